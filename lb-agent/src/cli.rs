@@ -1,4 +1,4 @@
-//! The command line: what can be typed, as plain structs. Other modules give it its meaning.
+//! The command line as plain structs. Other modules give the options their meaning.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -109,18 +109,18 @@ pub struct Cleanup {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Accepted for symmetry with `run`, without effect.
+    /// Accepted for symmetry with `run`; has no effect.
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
     /// Serve known flows until the last one has ended, and leave new
     /// ones to kube-proxy, whose rules must be in place. Then clean up.
     #[arg(long)]
     pub drain: bool,
-    /// Serve everything until kube-proxy's rules are in place, and drain then: start it before kube-proxy.
+    /// Serve everything until kube-proxy's rules are in place, then drain. To be started before kube-proxy.
     #[arg(long, requires = "drain")]
     pub after_rules: bool,
-    /// Maximum time to drain; then the remaining flows are removed too. With --after-rules also the maximum time
-    /// until the rules are in place; if they are not, nothing is removed.
+    /// Maximum time to drain, in seconds; then the remaining flows are removed too. With --after-rules also the maximum
+    /// time until the rules are in place; if they are not, nothing is removed.
     #[arg(long, value_name = "SECONDS", requires = "drain")]
     pub timeout: Option<u64>,
 }
@@ -138,7 +138,7 @@ pub struct TakeoverVerb {
     /// Wait until nothing of kube-proxy is left.
     #[arg(long)]
     pub wait: bool,
-    /// Maximum time to wait.
+    /// Maximum time to wait, in seconds.
     #[arg(long, value_name = "SECONDS", requires = "wait")]
     pub timeout: Option<u64>,
 }
@@ -149,18 +149,19 @@ pub struct Status {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Also list all programs attached to our interfaces and sockets, and missing kernel features.
+    /// Also list all programs attached to the served interfaces and sockets, and missing kernel features.
     #[arg(long)]
     pub verbose: bool,
-    /// Whether to repeat.
+    /// Whether to repeat the output.
     #[command(flatten)]
     pub repeat: Repeat,
 }
 
-/// Every flag of `run` with its value, empty where it has none,
-/// for `/flagz`; none when these arguments are not of `run`.
+/// Returns every flag of `run` with its value for `/flagz`, an empty text where it is not given; empty if the arguments
+/// belong to another verb.
 pub fn flags(arguments: impl IntoIterator<Item = OsString>) -> BTreeMap<String, String> {
     let command = Cli::command();
+    // The arguments are parsed once more, since the parsed form does not keep their texts.
     let matches = command.clone().try_get_matches_from(arguments).ok();
     let Some(("run", matches)) = matches.as_ref().and_then(ArgMatches::subcommand) else {
         return BTreeMap::new();

@@ -1,9 +1,9 @@
-//! The configuration of the agent: kube-proxy's file and flags, and ours, as one struct in which each value knows
-//! where it comes from.
+//! The configuration of the agent: kube-proxy's file and flags, and those of this project, as one struct. Each value
+//! knows its origin.
 //!
-//! Texts become values here without a look at the machine; only `derive` reads the file named and asks where cgroup
-//! v2 is. As upstream, kube-proxy's own flags count only without `--config`, except `--hostname-override` and
-//! `--master`; flags that kube-proxy does not have win over the file.
+//! Parsing here does not depend on the machine. Only `derive` reads the file that the flags name, and finds the cgroup
+//! v2 mount. As in kube-proxy, its own flags count only without `--config`, except `--hostname-override` and
+//! `--master`; flags that kube-proxy does not have take precedence over the file.
 
 mod agent;
 mod defaults;
@@ -41,13 +41,13 @@ pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeP
 /// The API of the second document.
 pub const AGENT: (&str, &str) = ("lb.dev/v1alpha1", "AgentConfiguration");
 
-/// Where pins lie if nobody says.
+/// Default of `--bpf-dir`, below the usual mount point of the bpffs.
 pub const DEFAULT_BPF_DIR: &str = "/sys/fs/bpf/lb";
 
-/// The whole configuration.
+/// The whole configuration, each setting with its origin.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// `--config`.
+    /// The path given with `--config`.
     pub file: Option<PathBuf>,
     /// The text of that file.
     pub text: Option<String>,
@@ -58,20 +58,21 @@ pub struct Config {
     pub hostname: Setting<Option<String>>,
     /// `bindAddress`: when specific, the node's primary address of its family.
     pub bind_address: Setting<IpAddr>,
-    /// `bindAddressHardFail`: a listener that cannot be had ends the agent.
+    /// `bindAddressHardFail`: the agent exits if a listener cannot bind.
     pub bind_hard_fail: Setting<bool>,
     /// `healthzBindAddress`; `None` disables.
     pub healthz: Setting<Option<SocketAddr>>,
     /// `metricsBindAddress`; `None` disables.
     pub metrics: Setting<Option<SocketAddr>>,
-    /// `mode`: accepted, and without effect.
+    /// `mode`: accepted without effect.
     pub mode: Setting<String>,
     /// `clusterCIDR`, up to one of each family.
     pub cluster_cidr: Setting<Vec<IpNet>>,
     pub detect_local: Setting<DetectLocalMode>,
-    /// The file is one of kube-proxy's.
+    /// Whether the file contains a `KubeProxyConfiguration`.
     pub has_kube_proxy_document: bool,
-    /// That file names `detectLocalMode` or `clusterCIDR`, be they empty: what is empty is none, as with kube-proxy.
+    /// Whether that document contains `detectLocalMode` or `clusterCIDR`, even empty: as in kube-proxy, an empty one
+    /// then means that there is no detector.
     pub is_detection_named: bool,
     /// `detectLocal.bridgeInterface`.
     pub bridge_interface: Setting<String>,
@@ -79,10 +80,10 @@ pub struct Config {
     pub interface_name_prefix: Setting<String>,
     /// `iptables.masqueradeAll` or `nftables.masqueradeAll`.
     pub masquerade_all: Setting<bool>,
-    /// `syncPeriod` of kube-proxy's mode: by it only the patience of `/healthz` is measured.
+    /// `syncPeriod` of kube-proxy's mode. It only determines after which time `/healthz` fails.
     pub sync_period: Setting<Duration>,
     pub node_port_addresses: Setting<NodePortAddresses>,
-    /// `NodePorts` on loopback.
+    /// Whether `NodePorts` are served on loopback addresses.
     pub localhost_node_ports: Setting<bool>,
     pub oom_score_adj: Setting<i64>,
     pub masquerade: Setting<Masquerade>,
@@ -90,25 +91,26 @@ pub struct Config {
     pub acceleration: Setting<Acceleration>,
     pub short_cuts: Setting<ShortCuts>,
     pub echo: Setting<Echo>,
-    /// `mapSizes`, by upper-case name.
+    /// `mapSizes`: entries by upper-case name of the map.
     pub map_sizes: BTreeMap<String, Setting<u32>>,
-    /// `externalDevices`; empty: found.
+    /// `externalDevices`; empty means detected.
     pub external_devices: Setting<Vec<Pattern>>,
-    /// `podDevices`; empty: found.
+    /// `podDevices`; empty means detected.
     pub pod_devices: Setting<Vec<Pattern>>,
     /// `bpfDir`.
     pub bpf_dir: Setting<PathBuf>,
     /// `cgroup`; without one, the host's below `/host`, else the first in `/proc/mounts`.
     pub cgroup: Setting<Option<PathBuf>>,
-    /// `serviceProxyName`: serve the Services with this label value, instead of those without.
+    /// `serviceProxyName`: serves the Services whose `service-proxy-name` label has this value, in place of those
+    /// without the label.
     pub service_proxy_name: Setting<Option<String>>,
-    /// `conntrack.*`, `timeouts.*`.
+    /// Idle timeouts: `conntrack.*`, `timeouts.*`, `sctpTimeout`.
     pub timeouts: Timeouts,
     /// `logging.format`.
     pub log_format: Setting<LogFormat>,
-    /// `logging.verbosity`: 0 to 2 information, 3 and 4 debug, 5 and more everything.
+    /// `logging.verbosity`: 0 to 2 info, 3 and 4 debug, 5 and more trace.
     pub verbosity: Setting<u8>,
-    /// Settings without effect, or with another than expected. To be logged once.
+    /// Settings without effect, or with an unexpected one; the agent logs them once.
     pub warnings: Vec<String>,
 }
 
@@ -156,13 +158,13 @@ impl Default for Config {
     }
 }
 
-/// One thing that cannot be used.
+/// An invalid value, with its place in the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub place: Place,
-    /// The field, dotted; empty for the file as a whole.
+    /// Dotted path of the field; empty for the file as a whole.
     pub field: String,
-    /// The fault, and the values that are allowed.
+    /// The fault and the allowed values.
     pub message: String,
 }
 
@@ -173,20 +175,20 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why there is no configuration.
+/// An error that leaves no usable configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read at all.
+    /// The file cannot be read.
     #[error("--config {}: {source}", file.display())]
     Unreadable { file: PathBuf, source: std::io::Error },
-    /// Fields of the file.
+    /// Fields of the file are invalid.
     #[error("--config {}: {}", file.display(), joined(problems))]
     File {
         file: PathBuf,
-        /// All that is wrong with it.
+        /// All invalid fields, so that one attempt shows them all.
         problems: Vec<Problem>,
     },
-    /// A flag, or two that do not fit together.
+    /// A flag is invalid, or two values contradict each other.
     #[error("{0}")]
     Flag(String),
 }
@@ -196,11 +198,12 @@ fn joined(problems: &[Problem]) -> String {
 }
 
 impl Config {
-    /// Reads the documents of a file over what is there already.
+    /// Applies the documents of a file to the current values.
     fn read(&mut self, text: &str) -> Result<(), Vec<Problem>> {
         let documents = tree::documents(text).map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
         for document in documents {
+            // A file may begin or end with a document marker, which makes an empty document.
             if matches!(document.value, tree::Value::Null) {
                 continue;
             }
@@ -220,6 +223,8 @@ impl Config {
                     continue;
                 }
             }
+            // The rest of the keys is unknown and becomes warnings. All documents are read, so that one attempt shows
+            // all problems.
             let notes = section.finish();
             problems.extend(notes.problems);
             self.warnings.extend(notes.warnings);

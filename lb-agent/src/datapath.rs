@@ -1,7 +1,8 @@
-//! The programs in the kernel: loads them over the pinned maps, attaches them, replaces those of an earlier run.
+//! The eBPF programs of this node: loads them over the pinned maps, attaches them, and replaces those of an earlier
+//! run.
 //!
-//! Everything lies below `<bpf-dir>/<layout>`: `maps`, `programs`, and `links` by interface index or
-//! socket hook. Links are pinned, so packets are served whether an agent runs or not.
+//! Everything is pinned below `<bpf-dir>/<layout>`: `maps`, `programs`, and `links`, named by interface index or socket
+//! hook. Pinned links serve packets whether or not an agent runs.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -54,67 +55,68 @@ use upgrade::{Previous, Replaced};
 pub use watchdog::{Fault, Findings};
 pub use xdp::OCCUPIED;
 
-/// Name of the layout of maps and pins. It moves with every change of a shared type or a
-/// map that old programs cannot read, but for counters.
+/// Name of the layout of maps and pins. It changes with every change of a shared type or map that programs of another
+/// build could not read; counters are exempt.
 pub const LAYOUT: &str = "v6";
 
-/// The socket hooks, named as the programs are.
+/// Socket hooks. Each has the name of its program.
 pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];
 
-/// The tc programs.
+/// The tc programs of interfaces with a link-layer header.
 pub const CLASSIFIERS: [&str; 6] =
     ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress", "host_ingress", "host_egress"];
 
-/// Those of devices without a link-layer header.
+/// The tc programs of interfaces without a link-layer header.
 const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
 
-/// The whole paths, which the programs of all roles go on to.
+/// The programs of the whole path, which the programs of all roles call by a tail call.
 pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
 
-/// The whole path of the XDP program.
+/// The program of the whole path at XDP, which the XDP program calls by a tail call.
 pub const XDP_PATH: &str = "xdp_path";
 
-/// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
+/// Returns the compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
 pub const fn object() -> &'static [u8] {
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
 }
 
-/// Where things are.
+/// Paths and sizes of the data path.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directory on a bpffs; mounted if it is none.
+    /// Directory for the pins; a bpffs is mounted there if it is not on one.
     pub bpf_dir: PathBuf,
-    /// The cgroup whose sockets the socket hooks see.
+    /// Cgroup v2 whose sockets the socket hooks serve.
     pub cgroup: PathBuf,
-    /// Entries of maps that shall not have their default.
+    /// Entries of maps that do not have their default size, by name.
     pub sizes: BTreeMap<String, u32>,
     /// Which packets the programs log.
     pub packet_log: PacketLog,
 }
 
-/// The loaded programs and the pins of one node. Dropping it leaves everything attached.
+/// The loaded programs and the pins of one node. Dropping the value leaves everything attached.
 #[derive(Debug)]
 pub struct Datapath {
     programs: Programs,
     dir: PathBuf,
-    /// By interface index: the device's name, and what it is.
+    /// Interfaces with programs, by index: name and role.
     attached: BTreeMap<u32, (String, Role)>,
-    /// By their pins, the links that this run made or took over. Held, they stay when somebody removes their pins.
+    /// Links that this run made or took over, by pin. An open descriptor keeps the link alive if its pin is removed.
     held: BTreeMap<PathBuf, OwnedFd>,
-    /// By interface index: devices with the XDP program.
+    /// Indices of the interfaces with the XDP program.
     accelerated: BTreeSet<u32>,
-    /// The directory of the cgroup whose sockets are served.
+    /// Directory of the cgroup whose sockets are served.
     cgroup: Option<File>,
     displaced: displaced::Displaced,
-    /// Maps that were replaced by ones of another size, until the programs let go of them.
+    /// Maps of another size that new ones replaced; kept until no program uses them.
     replaced: Vec<Replaced>,
-    /// The data path that serves until everything is programmed.
+    /// The data path of another layout, which serves until this one is programmed.
     previous: Option<Previous>,
     lock: Lock,
 }
 
-/// Makes sure that the directory for pins lies on a bpffs, and says whether one had to be mounted.
+/// Ensures that the directory for the pins is on a bpffs. Returns whether one was mounted.
 pub fn mount(bpf_dir: &Path) -> Result<bool, Error> {
+    // A missing directory counts by its parent: creating it needs no mount.
     let was = bpffs::is_bpffs(bpf_dir)
         || bpf_dir.parent().is_some_and(|parent| !bpf_dir.exists() && bpffs::is_bpffs(parent));
     bpffs::prepare(bpf_dir)?;
@@ -122,7 +124,7 @@ pub fn mount(bpf_dir: &Path) -> Result<bool, Error> {
 }
 
 impl Datapath {
-    /// Takes the directory over, loads the programs over the maps there (or new ones), attaches nothing yet.
+    /// Takes the lock of the directory and loads the programs over its maps, or over new ones. Attaches nothing yet.
     pub fn load(options: &Options) -> Result<Self, Error> {
         if object().is_empty() {
             return Err(Error::NoObject);
@@ -133,6 +135,7 @@ impl Datapath {
         let sizes = sizes(options);
         bpffs::prepare(&options.bpf_dir)?;
         let lock = Lock::take(&options.bpf_dir)?;
+        // Two data paths at one hook would both translate; the lock only protects this directory.
         elsewhere::refuse(&options.bpf_dir, &options.cgroup)?;
         // From here on only this process writes. The last write of the previous run may have freed a row that a packet
         // is still reading: wait one grace period.
@@ -147,6 +150,7 @@ impl Datapath {
                 source,
             })?;
         }
+        // Before `prepare` and before the programs are loaded: both take whatever is pinned under the name of a map.
         upgrade::forget_counters(&dir)?;
         upgrade::note(&dir)?;
         let replaced = upgrade::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
@@ -154,15 +158,17 @@ impl Datapath {
             previous.share(&dir.join("maps"), &sizes)?;
         }
         let is_begun = !links::is_empty(&dir.join("links"));
-        // A resumed run finds links of ours that another goes beside.
+        // An upgrade that was interrupted: links of this layout have links of another one beside them.
         let is_resumed = is_begun && previous.is_some();
-        // An earlier run ended while it took its place back from others: its link beside may run what would be found.
+        // An earlier run was interrupted while it moved a link: the link beside it may run a program that would be
+        // found now, and an interface does not take a program twice.
         let is_halfway = upgrade::is_under_way(&dir.join("links"))?;
         let is_memory = replaced.iter().any(Replaced::is_memory);
         let must_load = is_resumed || is_memory || is_halfway;
         let programs = Programs::prepare(&dir, &sizes, options.packet_log, must_load)?;
         let maps = dir.join("maps");
         upgrade::verify(&maps, &options.bpf_dir)?;
+        // The maps are filled before any program of this run is attached, so no packet misses its flow.
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
         if let Some(previous) = &previous {
             info!("the data path of another version stays active until this one is programmed");
@@ -182,17 +188,17 @@ impl Datapath {
         })
     }
 
-    /// The packet log of the programs, once; nothing when they are silent.
+    /// Returns the packet log of the programs, once; `None` if they do not log.
     pub const fn take_packet_log(&mut self) -> Option<Records> {
         self.programs.take_packet_log()
     }
 
-    /// Whether another layout serves: attach nothing before everything is programmed.
+    /// Reports whether another layout serves. Nothing may be attached then before everything is programmed.
     pub const fn is_upgrading(&self) -> bool {
         self.previous.is_some()
     }
 
-    /// Handles to the maps.
+    /// Returns handles to the maps.
     pub fn maps(&self) -> Result<Maps, Error> {
         Ok(Maps::open(&self.dir.join("maps"))?)
     }

@@ -1,5 +1,7 @@
-//! `/healthz`, `/livez` and `/readyz`, as kube-proxy answers them (contract 6.2): what load balancers in front
-//! of the cluster ask. Knows only the state it is reported.
+//! `/healthz`, `/livez` and `/readyz` for load balancers in front of the cluster, as kube-proxy serves them (contract
+//! 6.2).
+//!
+//! This module knows only the state that the agent reports.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +17,10 @@ use serde::Serialize;
 
 use crate::plan::Family;
 
-/// The text of Go, and so of kube-proxy, for a time that has not come yet.
+/// The zero time as Go, and so kube-proxy, prints it.
 const NEVER: &str = "0001-01-01T00:00:00Z";
 
-/// The state that the agent reports; cheap to clone, all clones are one.
+/// The state that the agent reports. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Health(Arc<Mutex<Reported>>);
 
@@ -29,28 +31,28 @@ struct Reported {
     node: NodeState,
     updated: Option<Timestamp>,
     pending_since: Option<Instant>,
-    /// Since when pins are missing that cannot be put back.
+    /// Time since which pins are missing and cannot be restored.
     unpinned_since: Option<Instant>,
-    /// When the loop began its last turn; nothing before it runs.
+    /// Start of the loop's last turn; `None` before the first one.
     turned: Option<Instant>,
-    /// How many problems the node has, and how many kinds of objects are not followed.
+    /// Number of problems of the node, and number of kinds of objects whose watch fails.
     troubles: [usize; 2],
     answers: BTreeMap<(&'static str, u16), u64>,
 }
 
-/// Whether this node should get traffic from outside.
+/// Whether this node should receive traffic from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NodeState {
-    /// No Node object of our name is known.
+    /// The Node object of this node is not known.
     #[default]
     Unknown,
-    /// It stays.
+    /// The node stays in the cluster.
     Eligible,
-    /// It is being deleted, or about to be.
+    /// The node is being deleted, or has the autoscaler's taint for deletion.
     Leaving,
 }
 
-/// The answer of `/healthz` and `/livez`.
+/// The body of `/healthz` and `/livez`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body {
@@ -61,7 +63,7 @@ struct Body {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'static str, FamilyBody>,
-    /// Not kube-proxy's: there only while `status` names something.
+    /// Not a field of kube-proxy; present only while `status` names a problem.
     #[serde(skip_serializing_if = "is_zero")]
     node_problems: usize,
     #[serde(skip_serializing_if = "is_zero")]
@@ -81,61 +83,62 @@ struct FamilyBody {
 }
 
 impl Health {
-    /// Nothing is known yet. A change that waits as long as `patience` will mean that we are stuck.
+    /// Makes a state in which nothing is known. A change that waits longer than `patience` makes `/healthz` fail.
     pub fn new(patience: Duration) -> Self {
         Self(Arc::new(Mutex::new(Reported { patience, ..Reported::default() })))
     }
 
-    /// Everything that was known at the start is programmed, every device carries its programs.
+    /// Reports that everything known at the start is programmed and every interface has its programs.
     pub fn ready(&self) {
         self.reported().ready = true;
     }
 
-    /// Whether [`Health::ready`] was said.
+    /// Returns whether [`Health::ready`] was called.
     pub fn is_ready(&self) -> bool {
         self.reported().ready
     }
 
-    /// Takes in the state of our Node object.
+    /// Reports the state of the Node object.
     pub fn node(&self, node: NodeState) {
         self.reported().node = node;
     }
 
-    /// A change waits since then, or none does.
+    /// Reports the time since which a change waits, or that none does.
     pub fn pending(&self, since: Option<Instant>) {
         self.reported().pending_since = since;
     }
 
-    /// Pins are missing since then and cannot be put back, or none is. Changes that are programmed meanwhile do not
-    /// mend that.
+    /// Reports the time since which pins are missing and cannot be restored, or that none are. Programming changes does
+    /// not clear this.
     pub fn unpinned(&self, since: Option<Instant>) {
         self.reported().unpinned_since = since;
     }
 
-    /// So many problems does the node have, and so many kinds of objects are not followed. They change no verdict: a
-    /// restart, or traffic to another node, helps against none of them.
+    /// Reports the number of problems of the node, and of kinds whose watch fails. They do not change the status code:
+    /// neither a restart nor traffic to another node would help.
     pub fn troubles(&self, problems: usize, stale_kinds: usize) {
         self.reported().troubles = [problems, stale_kinds];
     }
 
-    /// The loop begins a turn. From the first one on, none for as long as `patience` means that it hangs.
+    /// Reports the start of a turn of the loop. After the first one, no turn within `patience` means that the loop
+    /// hangs.
     pub fn turns(&self) {
         self.reported().turned = Some(Instant::now());
     }
 
-    /// All changes up to now are programmed.
+    /// Reports that all changes up to now are programmed.
     pub fn updated(&self) {
         let mut reported = self.reported();
         reported.updated = Some(Timestamp::now());
         reported.pending_since = None;
     }
 
-    /// Whether changes are programmed in time.
+    /// Returns whether changes are programmed in time.
     pub fn is_fresh(&self) -> bool {
         self.reported().is_fresh()
     }
 
-    /// How often each path answered with each code.
+    /// Returns how often each path answered with each status code.
     pub fn answers(&self) -> BTreeMap<(&'static str, u16), u64> {
         self.reported().answers.clone()
     }
@@ -144,7 +147,7 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer, and whether it is a good one.
+    /// Makes the answer of a path, and counts its status code. `counts_node`: the state of the Node matters.
     fn answer(&self, path: &'static str, counts_node: bool) -> Response {
         let mut reported = self.reported();
         let is_fresh = reported.is_fresh();
@@ -152,7 +155,7 @@ impl Health {
         let is_good = is_fresh && (is_eligible || !counts_node);
         let now = Timestamp::now().to_string();
         let updated = reported.updated.map(|at| at.to_string());
-        // A family is shown once it was programmed.
+        // As in kube-proxy, a family appears once it was programmed.
         let family = |family: Family| {
             let last_updated = updated.clone()?;
             Some((family.name(), FamilyBody { last_updated, healthy: is_fresh }))
@@ -160,7 +163,7 @@ impl Health {
         let status = Family::ALL.into_iter().filter_map(family).collect();
         let [node_problems, stale_kinds] = reported.troubles;
         let body = Body {
-            // A healthy agent is up to date now, whether or not something changed.
+            // While healthy, the state is current as of now, even if no change arrived.
             last_updated: if is_good {
                 now.clone()
             } else {
@@ -194,7 +197,7 @@ impl Reported {
     }
 }
 
-/// The paths, by any method, as with kube-proxy.
+/// Returns the routes. As in kube-proxy, every method gets the same answer.
 pub fn router(health: Health) -> Router {
     Router::new()
         .route("/healthz", any(async |State(health): State<Health>| health.answer("healthz", true)))
@@ -204,7 +207,7 @@ pub fn router(health: Health) -> Router {
         .with_state(health)
 }
 
-/// Answers other paths as Go's multiplexer does: a redirect to the path that was meant, or 404.
+/// Answers other paths as Go's `ServeMux` does: a redirect to the cleaned path, or 404.
 async fn elsewhere(method: Method, uri: Uri) -> Response {
     let clean = clean(uri.path());
     if clean == uri.path() || method == Method::CONNECT {
@@ -217,13 +220,13 @@ async fn elsewhere(method: Method, uri: Uri) -> Response {
     let to = uri.query().map_or_else(|| clean.clone(), |query| format!("{clean}?{query}"));
     let headers = [(header::LOCATION, &*to), (header::CONTENT_TYPE, "text/html; charset=utf-8")];
     let is_asked = method == Method::GET || method == Method::HEAD;
-    // As Go writes it; the path was one of a request, so it has no quotation marks.
+    // Go's format. The path came from a request target, which cannot contain quotation marks.
     let page = format!("<a href=\"{to}\">Temporary Redirect</a>.\n\n");
     let page = if is_asked { page } else { String::new() };
     (StatusCode::TEMPORARY_REDIRECT, headers, page).into_response()
 }
 
-/// A path without empty parts, `.` and `..`; a slash at its end stays.
+/// Removes empty parts, `.` and `..` from a path; a slash at the end stays.
 fn clean(path: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for part in path.split('/') {
@@ -233,6 +236,7 @@ fn clean(path: &str) -> String {
             part => parts.push(part),
         }
     }
+    // As Go's `ServeMux` cleans paths before it redirects.
     let end = if path.ends_with('/') && !parts.is_empty() { "/" } else { "" };
     format!("/{}{end}", parts.join("/"))
 }

@@ -1,8 +1,8 @@
-//! The listeners on `healthCheckNodePort`, one per Service (contract 6.1), by which load balancers find the nodes
-//! that have endpoints.
+//! The listeners on `healthCheckNodePort`, one per Service (contract 6.1), by which load balancers find nodes with
+//! endpoints.
 //!
-//! Decides nothing: told what each Service wants, where to listen and whether the agent is well. A
-//! port that is taken costs only its own Service its answer; it is named and tried again.
+//! This module decides nothing: the caller says what each Service wants and where to listen. A port that is taken
+//! affects only its own Service; the failure is reported, and listening is retried.
 
 mod answer;
 mod listener;
@@ -21,10 +21,10 @@ use crate::http_server::connections::Connections;
 use crate::plan::ServiceName;
 use crate::translate::HealthCheck;
 
-/// Where a family is listened on.
+/// The addresses of a family to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Where {
-    /// On every address, those to come included.
+    /// All addresses, future ones included.
     Everywhere,
     On(BTreeSet<IpAddr>),
 }
@@ -35,7 +35,7 @@ impl Default for Where {
     }
 }
 
-/// Where is listened.
+/// The addresses of both families to listen on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Addresses {
     pub v4: Where,
@@ -44,6 +44,7 @@ pub struct Addresses {
 
 impl Addresses {
     fn sockets(&self, port: u16) -> BTreeMap<SocketAddr, Kind> {
+        // One dual-stack socket is enough, as in Go; without IPv6 in the kernel, `bind` takes an IPv4 one.
         if (&self.v4, &self.v6) == (&Where::Everywhere, &Where::Everywhere) {
             let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
             return [(any, Kind::BothFamilies)].into();
@@ -61,13 +62,13 @@ impl Addresses {
 /// A listener that could not be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// The Service that is not answered for.
+    /// The Service whose health check is not answered.
     pub service: ServiceName,
     pub address: SocketAddr,
     pub reason: String,
 }
 
-/// All listeners. To be used inside a tokio runtime; dropping it closes them.
+/// All listeners. Use it inside a tokio runtime; dropping it closes them.
 #[derive(Debug)]
 pub struct HealthChecks {
     services: BTreeMap<ServiceName, Service>,
@@ -86,7 +87,7 @@ struct Service {
 }
 
 impl HealthChecks {
-    /// None yet. Those to come say what `health` says of the agent, also while its loop hangs.
+    /// Starts without listeners. Their answers follow `health`, even while the agent's loop hangs.
     pub fn new(health: Health) -> Self {
         Self::with(health, Connections::default())
     }
@@ -101,13 +102,14 @@ impl HealthChecks {
         }
     }
 
-    /// Sets the listener that a Service wants now; `None` when it wants none any more.
+    /// Sets the listener of a Service; `None` removes it.
     pub fn set(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
         let Some(wanted) = wanted else {
             drop(self.services.remove(service));
             return;
         };
         if let Some(known) = self.services.get(service).filter(|known| known.port == wanted.port) {
+            // The usual change: only the number differs, and open sockets stay.
             known.answerer.endpoints.set(wanted.local_ready);
             return;
         }
@@ -123,13 +125,13 @@ impl HealthChecks {
             listeners: BTreeMap::new(),
             failing: BTreeMap::new(),
         };
-        // The old port closes before the new one opens.
+        // The old listeners close first, so that a Service never answers on two ports.
         drop(self.services.remove(service));
         drop(self.services.insert(service.clone(), new));
         self.listen(service);
     }
 
-    /// Where to listen from now on. Listeners on addresses that stay are not touched.
+    /// Sets the addresses to listen on. Listeners on addresses that stay are left alone.
     pub fn set_addresses(&mut self, addresses: Addresses) {
         if self.addresses != addresses {
             self.addresses = addresses;
@@ -140,7 +142,7 @@ impl HealthChecks {
         }
     }
 
-    /// Tries again what could not be listened on.
+    /// Retries the listeners that failed.
     pub fn retry(&mut self) {
         let failing = self.services.iter().filter(|(_, service)| !service.failing.is_empty());
         let failing: Vec<ServiceName> = failing.map(|(name, _)| name.clone()).collect();
@@ -149,12 +151,12 @@ impl HealthChecks {
         }
     }
 
-    /// Listeners that failed since this was asked last, each once until its reason changes.
+    /// Returns the listeners that failed since the last call, each once until its reason changes.
     pub fn failures(&mut self) -> Vec<Failure> {
         std::mem::take(&mut self.failures)
     }
 
-    /// Services with a listener that fails.
+    /// Returns the number of Services with a failing listener.
     pub fn failing(&self) -> usize {
         self.services.values().filter(|service| !service.failing.is_empty()).count()
     }
@@ -162,6 +164,7 @@ impl HealthChecks {
     fn listen(&mut self, name: &ServiceName) {
         let Some(service) = self.services.get_mut(name) else { return };
         let wanted = self.addresses.sockets(service.port);
+        // Old sockets close first: a new one may need the same port on a wildcard address.
         service.listeners.retain(|address, it| wanted.get(address) == Some(&it.kind));
         service.failing.retain(|address, _| wanted.contains_key(address));
         for (address, kind) in wanted {
@@ -177,6 +180,7 @@ impl HealthChecks {
                     drop(service.listeners.insert(address, listener));
                 }
                 Err(error) => {
+                    // One message per failure, as this is retried for ever.
                     if service.failing.insert(address, error.kind()) != Some(error.kind()) {
                         warn!(service = %name, %address, %error, "health check server cannot listen");
                         let reason = error.to_string();

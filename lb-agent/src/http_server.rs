@@ -1,7 +1,8 @@
-//! One HTTP connection as Go's server serves it: keep-alive without a limit, and 400 for what Go refuses.
+//! One HTTP connection, served as Go's server does: keep-alive without a limit on requests, and 400 for requests that
+//! Go refuses.
 //!
-//! Anybody may connect. A client that sends no request is left after a while, and the number of connections is bounded
-//! (`Connections`), so that slow clients, or a thousand of them, keep no probe from its answer.
+//! Any host may connect. A client that sends no request is dropped after a while, and the number of connections is
+//! bounded (`Connections`). So not even a thousand slow clients keep a probe from its answer.
 
 pub(crate) mod connections;
 mod refusal;
@@ -24,20 +25,21 @@ use tracing::trace;
 
 use self::connections::Progress;
 
-/// The first request must come within this.
+/// Time limit for the first request.
 const FIRST: Duration = Duration::from_secs(15);
-/// Each one after it within this. Go waits without an end; longer than any prober's period is as good.
+/// Time limit for each later request. Go has none; this is longer than the interval of any prober.
 const NEXT: Duration = Duration::from_mins(10);
-/// Bytes of a head at most: as little as hyper takes.
+/// Largest size of a request's head, in bytes: the smallest that hyper allows.
 const HEAD_BYTES: usize = 8 * 1_024;
 
-/// Serves a connection to its end with `answer`, and notes how far it is.
+/// Serves a connection until it ends, with responses from `answer`, and records its progress.
 pub(crate) async fn serve<F: Future<Output = Response<Body>>>(
     stream: TcpStream,
     progress: Arc<Progress>,
     answer: impl Fn(Request<Incoming>) -> F,
 ) {
     let service = service_fn(|request| {
+        // Recorded before the request is judged: a refused one is progress, too.
         progress.asks();
         let answer = match refusal::of(&request) {
             None => Ok(answer(request)),
@@ -59,6 +61,7 @@ pub(crate) async fn serve<F: Future<Output = Response<Body>>>(
         .max_buf_size(HEAD_BYTES)
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service);
+    // hyper's own timer covers the head of each request; it cannot have another limit for the first one.
     let silence = async {
         sleep(FIRST).await;
         if progress.has_asked() {

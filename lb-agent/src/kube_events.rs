@@ -1,7 +1,8 @@
 //! Kubernetes Events about this Node and about Services (contract 8.4). Best effort: they inform people, and nothing
 //! waits for them.
 //!
-//! Each Event is written once in ten minutes, and all together rarely enough not to load an API server.
+//! The same Event is written at most once in ten minutes, and all Events together are limited in rate, to protect the
+//! API server.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,39 +20,39 @@ use tracing::debug;
 
 use crate::plan::ServiceName;
 
-/// Events at once.
+/// Number of Events that may be written at once.
 const BURST: u32 = 25;
-/// Afterwards one each.
+/// Time after which one more may be written.
 const REFILL: Duration = Duration::from_secs(10);
-/// The same is not said again for so long.
+/// Time during which the same Event is not written again.
 const SILENCE: Duration = Duration::from_mins(10);
-/// Events that wait to be sent; more are lost.
+/// Largest number of Events that wait to be written; more are dropped.
 const WAITING: usize = 256;
-/// How long the end of the agent waits for its Event.
+/// Time limit for the Event about the end of the agent.
 const LAST_WORDS: Duration = Duration::from_secs(3);
-/// Longest note the API server takes.
+/// Longest note that the API server accepts, in bytes.
 const NOTE: usize = 1_024;
-/// Notes that are remembered as said.
+/// Largest number of Events that are remembered as written.
 const REMEMBERED: usize = 4_096;
 
 /// The content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Note {
-    /// Whom it is about; `None` for our Node.
+    /// The Service concerned; `None` for this Node.
     pub service: Option<ServiceName>,
-    /// `metadata.uid` of the Service, empty when unknown.
+    /// `metadata.uid` of the Service; empty if unknown.
     pub uid: String,
-    /// Type Warning, else Normal.
+    /// Type Warning; otherwise Normal.
     pub is_warning: bool,
-    /// In one word, for machines.
+    /// Reason, one word for programs.
     pub reason: &'static str,
-    /// The action that was under way.
+    /// Action during which it happened.
     pub action: &'static str,
-    /// The message.
+    /// Message for people; longer ones are cut at the API's limit.
     pub text: String,
 }
 
-/// Where notes go; without a server nowhere.
+/// The destination of Events; without an API server they are dropped.
 #[derive(Clone, Default)]
 pub struct Events(Option<Sink>);
 
@@ -69,7 +70,7 @@ impl fmt::Debug for Events {
 }
 
 impl Events {
-    /// Sends Events to a server, as our node.
+    /// Writes Events to a server in the name of this node.
     pub fn start(client: Client, node: &str) -> Self {
         let (notes, waiting) = mpsc::channel(WAITING);
         let node = node.to_owned();
@@ -77,7 +78,7 @@ impl Events {
         Self(Some(Sink { notes, client, node }))
     }
 
-    /// Tells something. Never waits.
+    /// Queues an Event. Never blocks.
     pub fn tell(&self, note: Note) {
         if let Some(sink) = &self.0
             && let Err(error) = sink.notes.try_send(note)
@@ -86,7 +87,7 @@ impl Events {
         }
     }
 
-    /// Tells of our node why the agent ends; waits until that is told, but not for long.
+    /// Writes an Event about why the agent ends, and waits for it for a limited time.
     pub async fn end(&self, reason: &'static str, text: String) {
         let Some(sink) = &self.0 else { return };
         let (action, uid) = ("StartKubeProxy", String::new());
@@ -96,7 +97,7 @@ impl Events {
         }
     }
 
-    /// Something is wrong with a Service.
+    /// Queues a warning about a Service.
     pub fn warn(
         &self,
         service: &ServiceName,
@@ -108,7 +109,7 @@ impl Events {
         self.tell(Note { service, uid, is_warning: true, reason, action, text });
     }
 
-    /// Something happened to the node.
+    /// Queues an Event about this node.
     pub fn node(&self, reason: &'static str, text: String) {
         let action = "StartKubeProxy";
         let (service, uid) = (None, String::new());
@@ -127,6 +128,7 @@ async fn send(client: Client, node: String, mut notes: mpsc::Receiver<Note>) {
 }
 
 async fn create(client: &Client, node: &str, note: &Note) {
+    // The time of writing: a note may have waited in the queue.
     let event = event(note, node, Timestamp::now());
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     let api = Api::<Event>::namespaced(client.clone(), &namespace);
@@ -135,7 +137,7 @@ async fn create(client: &Client, node: &str, note: &Note) {
     }
 }
 
-/// The Events that were sent, and how many more may be.
+/// The Events that were written, and the number that may still be written.
 #[derive(Debug)]
 struct Limit {
     tokens: u32,
@@ -155,6 +157,8 @@ impl Limit {
             self.tokens = BURST.min(self.tokens.saturating_add(periods as u32));
             self.filled = now;
         }
+        // A token bucket, and no repetition for a while: neither a fault of many Services nor one that stays may flood
+        // the API server.
         if self.tokens == 0 || self.said.contains_key(note) || self.said.len() >= REMEMBERED {
             return false;
         }
@@ -169,7 +173,7 @@ fn event(note: &Note, node: &str, now: Timestamp) -> Event {
         || ObjectReference {
             kind: Some("Node".into()),
             name: Some(node.to_owned()),
-            // As the kubelet and kube-proxy do it.
+            // The kubelet and kube-proxy also use the Node's name as its UID.
             uid: Some(node.to_owned()),
             ..ObjectReference::default()
         },
@@ -191,6 +195,7 @@ fn event(note: &Note, node: &str, now: Timestamp) -> Event {
         },
         action: Some(note.action.into()),
         event_time: Some(MicroTime(now)),
+        // A character takes up to four bytes, and the limit is in bytes.
         note: Some(note.text.chars().take(NOTE / 4).collect()),
         reason: Some(note.reason.into()),
         regarding: Some(ObjectReference { api_version: Some("v1".into()), ..regarding }),

@@ -1,4 +1,4 @@
-//! The node agent as a library: watches Services, decides what the maps should hold, writes the difference.
+//! The node agent as a library: watches Services, decides what the maps should contain, and writes the difference.
 #![deny(unsafe_code)]
 
 pub mod cli;
@@ -29,7 +29,7 @@ pub mod watch;
 
 pub use syscall::keep_one_heap;
 
-/// An error with its causes, on one line; a cause that was already told is not told again.
+/// Returns an error with its causes on one line. A cause whose text the line already contains is skipped.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let causes = std::iter::successors(error.source(), |error| error.source());
     causes.fold(error.to_string(), |text, cause| match cause.to_string() {

@@ -1,4 +1,5 @@
-//! Which verb was typed, and what it ends with; what each of them does is in `verbs`.
+//! The entry point: parses the command line, runs the verb, and turns its result into an exit code. The verbs are in
+//! `verbs`.
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -22,14 +23,14 @@ use verbs::{
     shown, takeover,
 };
 
-/// Something was found that should not be, or could not be done.
+/// Exit code for a finding (such as a difference or a problem) and for a failure.
 const FINDING: u8 = 1;
-/// Flags or the file of `--config` say what cannot be meant; clap ends with the same.
+/// Exit code for invalid flags or an invalid `--config` file; clap uses the same.
 const USAGE: u8 = 2;
-/// There is no data path to ask.
+/// Exit code if there is no data path to query.
 const UNREACHABLE: u8 = 3;
 
-/// How long the last message of a failed command may take.
+/// Time limit for writing the error message of a failed command.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -43,8 +44,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Writes to standard error, and gives up after a while: a pipe that is full because nobody reads it must not keep a
-/// process from ending. The log's thread may wait in the same pipe, and holds the lock of `io::stderr` meanwhile.
+/// Writes to standard error, and gives up after a while: a full pipe without a reader must not keep the process from
+/// ending.
+///
+/// The log's thread may be blocked in the same pipe while it holds the lock of `io::stderr`, so a thread of its own
+/// writes.
 fn say(text: String) {
     let (written, is_written) = mpsc::channel();
     let writing = thread::Builder::new().spawn(move || {
@@ -52,11 +56,11 @@ fn say(text: String) {
         written.send(outcome.is_ok())
     });
     if writing.is_ok() && is_written.recv_timeout(LAST_WORDS).is_err() {
-        // Nobody reads it.
+        // Without a reader the message is lost; the exit code remains.
     }
 }
 
-/// The exit code of a failure.
+/// Returns the exit code of a failure.
 fn code(error: &anyhow::Error) -> u8 {
     let is_absent = matches!(
         error.downcast_ref(),
@@ -91,6 +95,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Cleanup(options) => drain_and_cleanup(&options),
         Command::Takeover(options) => takeover(&options),
         Command::Status(options) => {
+            // With `--watch` the state of the last screen decides the exit code.
             let mut is_well = true;
             let _: ExitCode = shown(options.repeat, || {
                 let dir = &options.pins.bpf_dir;
@@ -111,7 +116,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         }
         Command::Lb(Lb::List(options)) => listed(&options.services, show::list::list),
         Command::Lb(Lb::Diff(options)) => diff(&options).or_else(|error| {
-            // 1 means that they differ, and nothing else.
+            // Exit code 1 means "different" here, so any failure of the comparison gets another code.
             let mut stderr = io::stderr().lock();
             writeln!(stderr, "error: {}", chain(error.as_ref())).context("write")?;
             Ok(ExitCode::from(if code(&error) == USAGE { USAGE } else { UNREACHABLE }))

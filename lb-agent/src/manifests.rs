@@ -1,8 +1,8 @@
-//! Follows a directory of ordinary Service, `EndpointSlice`, Node and `ServiceCIDR` manifests: the same
-//! [`Event`]s as from an API server, for rigs and demos without Kubernetes.
+//! Follows a directory of ordinary Service, `EndpointSlice`, Node and `ServiceCIDR` manifests. It sends the same
+//! [`Event`]s as an API server would, for test rigs and demos without Kubernetes.
 //!
-//! A file that cannot be read keeps what it said last and is named with line and column. Content
-//! behind a symbolic link is read again when the link changes, not when its target does.
+//! A file that cannot be read keeps its last valid content, and is reported with line and column. Content behind a
+//! symbolic link is read again when the link changes, not when its target changes.
 
 mod directory;
 mod notify;
@@ -31,10 +31,10 @@ pub struct Manifests {
 /// Why a directory cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestsError {
-    /// It is not there, or no directory.
+    /// The path does not exist or is not a directory.
     #[error("manifests {}: {source}; give an existing directory to --manifests", directory.display())]
     Directory { directory: PathBuf, source: io::Error },
-    /// The kernel does not report its changes.
+    /// The kernel cannot report changes of the directory.
     #[error(
         "manifests {}: no change notification: {source}; raise fs.inotify.max_user_instances \
          and max_user_watches", directory.display()
@@ -42,14 +42,15 @@ pub enum ManifestsError {
     Notification { directory: PathBuf, source: io::Error },
 }
 
-/// How often to look whether a directory that vanished is back.
+/// Interval of the checks whether a directory that vanished is back.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 impl Manifests {
-    /// Opens the directory, for the node of this name. Nothing is read yet. Call this where tokio runs.
+    /// Opens the directory, for the node of this name, without reading it. Must be called inside a tokio runtime.
     pub fn open(directory: &Path, node: &str) -> Result<Self, ManifestsError> {
         let directory = directory.to_owned();
         let wrong = |source| ManifestsError::Directory { directory: directory.clone(), source };
+        // Tried first, because the error of inotify does not say that the directory is missing.
         drop(std::fs::read_dir(&directory).map_err(wrong)?);
         let notify = Notify::open(&directory);
         let notify = notify.map_err(|source| ManifestsError::Notification {
@@ -59,7 +60,7 @@ impl Manifests {
         Ok(Self { directory: Directory::new(directory, node), notify })
     }
 
-    /// Follows until nobody receives the events any more.
+    /// Follows the directory until the receiver of the events is dropped.
     pub async fn run(self, view: ViewHealth, events: Sender<Event>) {
         let listener = events.clone();
         tokio::select! {
@@ -78,6 +79,7 @@ impl Manifests {
         }
         self = self.read(Changes::All, view, events).await?;
         for kind in Kind::ALL {
+            // Only a complete read may end the lists: what is missing at that point counts as deleted.
             view.synced(kind);
             tell(events, Event::Synced(kind)).await?;
         }
@@ -90,7 +92,7 @@ impl Manifests {
         }
     }
 
-    /// Reads what changed, away from the threads that serve.
+    /// Reads what changed, in a thread for blocking calls.
     async fn read(
         mut self,
         changes: Changes,
@@ -104,6 +106,7 @@ impl Manifests {
         });
         let (this, found) = match reading.await {
             Ok(read) => read,
+            // A panic of the reader must not look like the end of the runtime.
             Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
             Err(_ends) => return Err(Gone),
         };
@@ -113,7 +116,7 @@ impl Manifests {
         Ok(this)
     }
 
-    /// Waits until the directory is back; what it said last stays meanwhile.
+    /// Waits until the directory is back. Its last content stays in effect meanwhile.
     async fn reopened(&mut self, error: &io::Error, view: &ViewHealth) -> Changes {
         let mut reason = format!("manifests {}: {error}", self.directory.path().display());
         loop {
@@ -138,7 +141,7 @@ impl Manifests {
     }
 }
 
-/// Nobody receives the events any more.
+/// The receiver of the events is dropped.
 #[derive(Debug)]
 struct Gone;
 

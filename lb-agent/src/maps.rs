@@ -1,5 +1,5 @@
-//! Typed handles to the pinned maps: applies operations (`write`), reads back what is there (`read`, `fill`). Decides
-//! nothing. The maps themselves are declared in `lb_common::maps`.
+//! Typed handles to the pinned maps: applies operations (`write`) and reads the content (`read`, `fill`). Decides
+//! nothing. The maps are declared in `lb_common::maps`.
 
 use std::io;
 
@@ -29,10 +29,10 @@ pub use handles::Maps;
 pub use kept::{Kept, kept};
 pub use shape::{SHAPES, Shape, describe};
 
-/// Why a map could not be opened, read or written.
+/// An error of opening, reading or writing a map.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not there, not ours, or not allowed.
+    /// The map does not exist, has another type, or access is denied.
     #[error("map {map}")]
     Map {
         map: &'static str,
@@ -40,7 +40,7 @@ pub enum Error {
         #[source]
         source: MapError,
     },
-    /// A batch was refused.
+    /// The kernel refused a batch operation.
     #[error("map {map}")]
     Batch {
         map: &'static str,
@@ -56,7 +56,7 @@ fn named(map: &'static str) -> impl Fn(MapError) -> Error + Copy {
     move |source| Error::Map { map, source }
 }
 
-/// The value of a lookup, if there is one.
+/// Turns "key not found" of a lookup into `None`.
 fn found<T>(looked_up: std::result::Result<T, MapError>, map: &'static str) -> Result<Option<T>> {
     match looked_up {
         Ok(value) => Ok(Some(value)),

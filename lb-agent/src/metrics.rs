@@ -1,4 +1,4 @@
-//! `/metrics`: read from the maps at each scrape, so nothing is stored twice.
+//! `/metrics`: read from the maps at each scrape, so that no number is stored twice.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,32 +25,32 @@ mod process;
 mod text;
 mod zpages;
 
-/// Numbers that the event loop keeps for `/metrics`.
+/// Numbers that the main loop keeps for `/metrics`.
 #[derive(Debug, Default)]
 pub struct Numbers {
-    /// Map writes.
+    /// Number of successful map writes.
     pub operations: AtomicU64,
-    /// Map writes that failed and are tried again.
+    /// Map writes that failed; each is retried.
     pub failures: AtomicU64,
-    /// Entries that a map did not take; their services are not served.
+    /// Entries that a map refused; their services are not served, or as before.
     pub unwritten: AtomicU64,
-    /// Service ports that found no room.
+    /// Service ports not served because a map is full.
     pub refused: AtomicU64,
-    /// Fields of our Node, of Services and of their slices that cannot be used as they are.
+    /// Invalid fields of the Node, of Services and of their slices.
     pub findings: AtomicU64,
-    /// Faults of the node: interfaces without programs, programs of others before ours.
+    /// Faults of the node: interfaces without programs, other programs before ours, and so on.
     pub node_problems: AtomicU64,
-    /// Frontends that several services ask for.
+    /// Frontends that several Services claim.
     pub conflicts: AtomicU64,
-    /// Halves of flows that were swept.
+    /// Flow entries that sweeps removed.
     pub swept: AtomicU64,
-    /// Devices that carry programs, pods' and external.
+    /// Interfaces with programs: of pods, and external.
     pub devices: [AtomicU64; 2],
-    /// Attachments that somebody else undid and that were repaired, in the order of [`Fault::ALL`].
+    /// Attachments that another program undid and that were repaired, in the order of [`Fault::ALL`].
     pub repairs: [AtomicU64; 4],
-    /// Devices that got programs, by the source of the change, in the order of [`ChangeSource::ALL`].
+    /// Interfaces that got programs, by the source of the change, in the order of [`ChangeSource::ALL`].
     pub attached: [AtomicU64; 3],
-    /// The entries of each map, by the mirror.
+    /// Entries of the maps that the agent writes, from the mirror.
     pub usage: Mutex<Usage>,
 }
 
@@ -64,7 +64,7 @@ impl Numbers {
         number.fetch_add(value as u64, Ordering::Relaxed);
     }
 
-    /// Counts a repair.
+    /// Counts the repair of a fault.
     pub fn repaired(&self, fault: Fault) {
         let place = Fault::ALL.iter().zip(&self.repairs).find(|(of, _)| **of == fault);
         if let Some((_, number)) = place {
@@ -72,7 +72,7 @@ impl Numbers {
         }
     }
 
-    /// Counts a device that got programs.
+    /// Counts an interface that got programs.
     pub fn attached(&self, source: ChangeSource) {
         let place = ChangeSource::ALL.iter().zip(&self.attached).find(|(of, _)| **of == source);
         if let Some((_, number)) = place {
@@ -85,19 +85,19 @@ impl Numbers {
     }
 }
 
-/// Everything that `/metrics` reads.
+/// The sources that `/metrics` reads.
 #[derive(Clone, Debug)]
 pub struct Sources {
     pub maps: Arc<Maps>,
-    /// The loop's numbers.
+    /// Numbers of the main loop.
     pub numbers: Arc<Numbers>,
-    /// Answers given.
+    /// Counts of responses of the health server.
     pub health: Health,
-    /// Metrics that kube-proxy's dashboards read.
+    /// Metrics for kube-proxy's dashboards.
     pub kube_proxy: kube_proxy::KubeProxy,
-    /// Since when the view of the objects is old.
+    /// State of the watch of each kind of object.
     pub view: ViewHealth,
-    /// The lock of the one that reads the maps.
+    /// Lock that lets one scrape at a time read the maps.
     pub turn: Arc<tokio::sync::Mutex<()>>,
     /// The configuration, for `/configz`.
     pub configz: Arc<str>,
@@ -105,10 +105,10 @@ pub struct Sources {
     pub flags: Arc<BTreeMap<String, String>>,
 }
 
-/// Everything that answers.
+/// Paths that answer, as `/statusz` lists them.
 const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/statusz"];
 
-/// The paths.
+/// Returns the routes of the metrics server.
 pub fn router(sources: Sources) -> Router {
     let zpages = zpages::router(Arc::clone(&sources.flags), &PATHS);
     Router::new()
@@ -127,10 +127,10 @@ async fn configz(State(sources): State<Sources>) -> Response {
 async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let is_open_metrics = text::is_open_metrics(accepts.unwrap_or_default());
-    // One page at a time, however many ask: each reads whole maps.
+    // One page at a time, however many clients request it: each reads whole maps.
     let turn = Arc::clone(&sources.turn);
     let turn = turn.lock().await;
-    // Reading them takes milliseconds: not on the thread that answers probes.
+    // Reading maps takes milliseconds, and the threads of the runtime also answer probes.
     let page = tokio::task::spawn_blocking(move || page(&sources)).await;
     drop(turn);
     match page {

@@ -1,6 +1,7 @@
 //! Messages of netfilter (`linux/netfilter/nfnetlink.h`): tables of nftables, connections of conntrack.
 //!
-//! Numbers of messages are in native order, those of attributes in network order. Knows no message's meaning.
+//! Numbers of messages are in native byte order, those of attributes in network byte order. The meaning of each message
+//! is left to the callers.
 
 use std::io;
 
@@ -26,19 +27,19 @@ const NESTED: u16 = 0x8000;
 /// Bytes of `struct nfgenmsg`.
 const HEAD: usize = 4;
 
-/// A netlink socket of netfilter. The kernel answers while it takes a message: nothing is waited for.
+/// Opens a netlink socket of netfilter. The kernel replies while it takes a message, so reads never block.
 pub(crate) fn open() -> io::Result<Socket> {
     let socket = connect(NETLINK_NETFILTER)?;
     socket.set_non_blocking(true)?;
     Ok(socket)
 }
 
-/// `struct nfgenmsg`, then attributes.
+/// Makes a body: `struct nfgenmsg`, then attributes.
 pub(crate) fn body(family: u8, attributes: &[u8]) -> Vec<u8> {
     [&[family, 0, 0, 0], attributes].concat()
 }
 
-/// Asks for everything of a kind, and shows the family and the attributes of each.
+/// Lists all objects of a kind, and calls `see` with the family and the attributes of each.
 pub(crate) fn dump(
     kind: u16,
     (family, attributes): (u8, &[u8]),
@@ -51,17 +52,18 @@ pub(crate) fn dump(
     })
 }
 
-/// Sends one request and takes the kernel's verdict.
+/// Sends one request and returns the kernel's result.
 pub(crate) fn request(kind: u16, flags: u16, body: &[u8]) -> io::Result<()> {
     let socket = open()?;
     socket.send(&message(kind, flags | ACK, body), 0)?;
     verdicts(&socket, 1)
 }
 
-/// Changes tables of nftables: all of it, or nothing.
+/// Changes tables of nftables: all messages take effect, or none.
 pub(crate) fn change(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = open()?;
     let [high, low] = (TABLES >> 8).to_be_bytes();
+    // nftables accepts changes only inside of a batch (`NFNL_MSG_BATCH_BEGIN` in `linux/netfilter/nfnetlink.h`).
     let edge = |kind| message(kind, 0, &[0, 0, high, low]);
     let all =
         messages.iter().flat_map(|(kind, flags, body)| message(TABLES | kind, flags | ACK, body));
@@ -82,6 +84,7 @@ fn verdicts(socket: &Socket, count: usize) -> io::Result<()> {
                 left = left.saturating_sub(1);
             }
         }
+        // A datagram without an acknowledgement would otherwise be awaited for ever.
         if left == before {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -89,27 +92,27 @@ fn verdicts(socket: &Socket, count: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// An attribute that holds others.
+/// Makes an attribute that contains others.
 pub(crate) fn nested(kind: u16, inner: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NESTED, &inner.concat())
 }
 
-/// A name with its zero.
+/// Makes an attribute with a text, terminated by a zero byte.
 pub(crate) fn name(kind: u16, name: &str) -> Vec<u8> {
     attribute(kind, &[name.as_bytes(), &[0]].concat())
 }
 
-/// A number in network order.
+/// Makes an attribute with a number in network byte order.
 pub(crate) fn number(kind: u16, number: u32) -> Vec<u8> {
     attribute(kind, &number.to_be_bytes())
 }
 
-/// The values of all attributes, in their order.
+/// Returns the values of all attributes, in order.
 pub(crate) fn values(all: &[u8]) -> impl Iterator<Item = &[u8]> {
     attributes(all).map(|(_, value)| value)
 }
 
-/// An address of either family.
+/// Parses an address of either family, by its length.
 pub(crate) fn address(value: &[u8]) -> Option<Ip> {
     match value.len() {
         4 => value.first_chunk().copied().map(Ip::v4),
@@ -118,12 +121,12 @@ pub(crate) fn address(value: &[u8]) -> Option<Ip> {
     }
 }
 
-/// An attribute with an address, of the kind that its family has.
+/// Makes an attribute with an address, of the type for its family.
 pub(crate) fn addressed(v4: u16, v6: u16, ip: Ip) -> Vec<u8> {
     if ip.is_v4() { attribute(v4, &ip.v4_octets()) } else { attribute(v6, &ip.octets()) }
 }
 
-/// The text of a name.
+/// Returns a text without its terminating zero byte.
 pub(crate) fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value).unwrap_or_default().trim_end_matches('\0')
 }

@@ -1,26 +1,26 @@
-//! The layer below every kind of netlink message: sockets, headers, attributes, lists, and the kernel's verdict on a
-//! request (`linux/netlink.h`).
+//! The common part of all netlink protocols: sockets, headers, attributes, lists, and the kernel's result of a request
+//! (`linux/netlink.h`).
 //!
-//! Numbers are in native order. Knows no message's meaning.
+//! Numbers are in native byte order. The meaning of each message is left to the callers.
 
 use std::io;
 
 use netlink_sys::{Socket, SocketAddr};
 
-/// Bytes of `struct nlmsghdr`.
+/// Size of `struct nlmsghdr`, in bytes.
 pub(crate) const HEADER: usize = 16;
-/// `NLMSG_ERROR`: the kernel's verdict.
+/// `NLMSG_ERROR`: the result of a request.
 pub(crate) const ERROR: u16 = 2;
 /// `NLMSG_DONE`: the end of a list.
 pub(crate) const DONE: u16 = 3;
 /// `NLM_F_REQUEST`.
 pub(crate) const REQUEST: u16 = 1;
-/// `NLM_F_DUMP`: asks for a list.
+/// `NLM_F_DUMP`: requests a list.
 pub(crate) const DUMP: u16 = 0x300;
-/// The part of an attribute's type that says which it is, beside flags.
+/// `NLA_TYPE_MASK`: the type of an attribute without its flags.
 const KIND: u16 = 0x3fff;
 
-/// A socket to the kernel.
+/// Opens a socket to the kernel.
 pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     let _own: SocketAddr = socket.bind_auto()?;
@@ -28,18 +28,19 @@ pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// A message: `struct nlmsghdr`, then `body`.
+/// Makes a message: `struct nlmsghdr`, then `body`.
 pub(crate) fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
     let mut message = Vec::with_capacity(HEADER + body.len());
     message.extend(((HEADER + body.len()) as u32).to_ne_bytes());
     message.extend(kind.to_ne_bytes());
     message.extend((flags | REQUEST).to_ne_bytes());
+    // Sequence and port are 0: each socket has one request at a time.
     message.extend([0; 8]);
     message.extend(body);
     message
 }
 
-/// Takes the first message from a datagram: its type and what follows its header.
+/// Takes the first message from a datagram: its type and its body.
 pub(crate) fn next<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     let length = u32::from_ne_bytes(*rest.first_chunk()?) as usize;
     let kind = u16::from_ne_bytes(*rest.get(4..)?.first_chunk()?);
@@ -48,7 +49,7 @@ pub(crate) fn next<'a>(rest: &mut &'a [u8]) -> Option<(u16, &'a [u8])> {
     Some((kind, body))
 }
 
-/// Asks for a list, and shows the type and the content of each message of it.
+/// Requests a list, and calls `see` with the type and the body of each message in it.
 pub(crate) fn list(
     socket: &Socket,
     kind: u16,
@@ -60,6 +61,7 @@ pub(crate) fn list(
         let (datagram, _from) = socket.recv_from_full()?;
         let mut rest = datagram.as_slice();
         let mut taken = 0;
+        // A datagram holds several messages, and the list ends with a message of its own.
         while let Some((kind, body)) = next(&mut rest) {
             taken += 1;
             match kind {
@@ -68,13 +70,14 @@ pub(crate) fn list(
                 _ => see(kind, body),
             }
         }
+        // A datagram without a message would otherwise make this loop wait for more for ever.
         if taken == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
     }
 }
 
-/// `struct nlattr` and its value, filled up to four bytes.
+/// Makes an attribute: `struct nlattr` and its value, padded to four bytes.
 pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let mut attribute = Vec::from((4 + value.len() as u16).to_ne_bytes());
     attribute.extend(kind.to_ne_bytes());
@@ -83,23 +86,24 @@ pub(crate) fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     attribute
 }
 
-/// The attributes in their order: kind and value. One that is cut short ends them.
+/// Returns the attributes in order, with type and value. A truncated one ends the iteration.
 pub(crate) fn attributes(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16::from_ne_bytes(*rest.first_chunk()?));
         let kind = u16::from_ne_bytes(*rest.get(2..)?.first_chunk()?) & KIND;
         let value = rest.get(4..length)?;
+        // Attributes are padded to 4 bytes (`NLA_ALIGN`).
         rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
         Some((kind, value))
     })
 }
 
-/// The value of the first attribute of a kind.
+/// Returns the value of the first attribute of a type.
 pub(crate) fn find(all: &[u8], kind: u16) -> Option<&[u8]> {
     attributes(all).find(|(found, _)| *found == kind).map(|(_, value)| value)
 }
 
-/// `struct nlmsgerr`: zero acknowledges.
+/// Parses `struct nlmsgerr`: zero means success.
 pub(crate) fn verdict(body: &[u8]) -> io::Result<()> {
     match body.first_chunk().map(|code| i32::from_ne_bytes(*code)) {
         Some(0) => Ok(()),

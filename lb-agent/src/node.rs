@@ -1,7 +1,6 @@
-//! The machine as the data path sees it: which interfaces lead to pods, which to the outside, which addresses belong to
-//! the node.
+//! The machine as the data path sees it: the interfaces that lead to pods or outside, and the addresses of the node.
 //!
-//! `watch` follows netlink, `view` is its result; `roles`, `sources` and `settings` decide, as pure functions.
+//! `watch` follows netlink, and `view` is its result. `roles`, `sources` and `settings` decide, as pure functions.
 
 use std::net::IpAddr;
 
@@ -32,7 +31,7 @@ pub use view::{Address, Head, Link, LinkKind, View};
 pub use watch::ChangeSource;
 pub use ways::Ways;
 
-/// The two addresses of a Node object that count: the first of each family.
+/// The two primary addresses of a Node: the first one of each family (contract 8.3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Primary {
     pub v4: Option<IpAddr>,

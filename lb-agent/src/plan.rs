@@ -1,7 +1,7 @@
-//! The desired state of one service port, in the words of the contract: the seam between the translation of Kubernetes
-//! objects (`translate`) and the programming of maps (`reconcile`).
+//! The desired state of one service port, in the terms of the contract. It separates the translation of Kubernetes
+//! objects (`translate`) from the programming of maps (`reconcile`).
 //!
-//! A plan is a plain value: no map index, no identity, no slot. Equal plans mean nothing to do.
+//! A plan is a plain value without map indices, identities or slots. If two plans are equal, nothing has to be written.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,15 +17,15 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both, in the order in which they are worked through.
+    /// Both families, in the order of processing.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
 
-    /// The family of an address.
+    /// Returns the family of an address.
     pub const fn of(ip: IpAddr) -> Self {
         if ip.is_ipv4() { Self::V4 } else { Self::V6 }
     }
 
-    /// `IPv4` or `IPv6`, as kube-proxy labels its metrics.
+    /// Returns `IPv4` or `IPv6`, the label of kube-proxy's metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -65,23 +65,24 @@ pub struct PortKey {
 pub struct PortPlan {
     /// The service port that the plan is for.
     pub key: PortKey,
-    /// `metadata.creationTimestamp` in seconds, then UID: who wins a frontend that two ask for (the oldest).
+    /// `metadata.creationTimestamp` in seconds, then the UID: the smaller one wins a frontend that two Services claim.
     pub age: (i64, String),
-    /// Addresses and ports it is asked by.
+    /// Addresses and ports that clients connect to.
     pub frontends: Vec<FrontendPlan>,
-    /// Seconds of `ClientIP` affinity.
+    /// Timeout of `ClientIP` affinity in seconds; `None` without affinity.
     pub affinity: Option<u32>,
-    /// Allowed sources of the frontends with `sources` set. Only this family's; never empty there.
+    /// Allowed sources of the frontends with `sources` set, in this family. Never empty if a frontend has `sources`
+    /// set.
     pub sources: Vec<IpNet>,
     /// Every endpoint that serves or is in a set, sorted by address and port, without duplicates.
     pub endpoints: Vec<EndpointPlan>,
-    /// An endpoint is usable somewhere in the cluster (contract 2, "hasAny").
+    /// Whether any endpoint in the cluster is usable (contract 2.4).
     pub anywhere: bool,
 }
 
 impl PortPlan {
-    /// Whether `policy` is Local and drops here what other nodes would answer: no endpoint of the
-    /// Local set, but a usable one elsewhere (contract 7, `no_local_endpoints`).
+    /// Reports whether `policy` is Local and drops packets here that other nodes would serve: the Local set is empty,
+    /// but a usable endpoint exists elsewhere (contract 2.4; metric `no_local_endpoints`).
     pub fn lacks_local(&self, policy: TrafficPolicy) -> bool {
         self.anywhere
             && self.frontends.iter().any(|f| f.local_policy && f.kind.policy() == policy)
@@ -89,7 +90,7 @@ impl PortPlan {
     }
 }
 
-/// Which of the two traffic policies of a Service governs a frontend.
+/// The traffic policies of a Service; each governs some of its frontends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TrafficPolicy {
     /// `spec.internalTrafficPolicy`.
@@ -99,12 +100,12 @@ pub enum TrafficPolicy {
 }
 
 impl TrafficPolicy {
-    /// Whether this is `externalTrafficPolicy`.
+    /// Reports whether this is `externalTrafficPolicy`.
     pub const fn is_external(self) -> bool {
         matches!(self, Self::External)
     }
 
-    /// `internal` or `external`, as kube-proxy labels its metrics.
+    /// Returns `internal` or `external`, the label of kube-proxy's metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Internal => "internal",
@@ -122,12 +123,12 @@ pub enum FrontendKind {
     ExternalIp,
     /// `status.loadBalancer.ingress[].ip` with `ipMode` VIP.
     LoadBalancer,
-    /// `spec.ports[].nodePort`, on the node's accepted addresses (the address here is the family's wildcard).
+    /// `spec.ports[].nodePort`, on the node's accepted addresses; the address in the plan is the family's wildcard.
     NodePort,
 }
 
 impl FrontendKind {
-    /// The traffic policy that governs this kind of frontend.
+    /// Returns the traffic policy that governs this kind of frontend (contract 2.4).
     pub const fn policy(self) -> TrafficPolicy {
         match self {
             Self::ClusterIp => TrafficPolicy::Internal,
@@ -136,31 +137,31 @@ impl FrontendKind {
     }
 }
 
-/// One frontend of a service port.
+/// A frontend of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FrontendPlan {
     pub kind: FrontendKind,
     /// Address; `0.0.0.0` or `::` for a `NodePort`.
     pub ip: IpAddr,
-    /// Port, host order.
+    /// Port of the endpoint, in host byte order.
     pub port: u16,
-    /// The policy that governs this kind (internal for `ClusterIP`, else external) is Local.
+    /// Whether the policy that governs this kind is Local.
     pub local_policy: bool,
-    /// `loadBalancerSourceRanges` of this family apply (load balancer VIPs only).
+    /// Whether `loadBalancerSourceRanges` apply; only for load balancer VIPs (contract 3.8).
     pub sources: bool,
 }
 
-/// One endpoint of a service port.
+/// An endpoint of a service port.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EndpointPlan {
     /// `addresses[0]`.
     pub ip: IpAddr,
     /// Port of the slice, host order.
     pub port: u16,
-    /// `nodeName` is this node.
+    /// Whether `nodeName` is this node.
     pub on_this_node: bool,
-    /// Member of the Cluster set (contract 2.1).
+    /// Whether it is in the Cluster set (contract 2.1).
     pub cluster: bool,
-    /// Member of the Local set (contract 2.2).
+    /// Whether it is in the Local set (contract 2.2).
     pub local: bool,
 }

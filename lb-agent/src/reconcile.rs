@@ -1,8 +1,8 @@
-//! From plans to map writes, purely: the mirror of what the maps hold, and the operations that change it.
+//! From plans to map writes, as a pure function: the mirror of the maps, and the operations that change them.
 //!
-//! Every change is made beside what is in use and becomes visible by one write per frontend, so a
-//! packet sees the old set of a service or the new one. The rows of the old set are given out again only
-//! after [`GRACE`]. Knows no map, no kernel and no Kubernetes: operations are data, time is an argument.
+//! A change is written beside what is in use and becomes visible by one write for each frontend, so a packet sees
+//! either the old set of a service or the new one. Rows of the old set are reused only after [`GRACE`]. This module
+//! knows no map, no kernel and no Kubernetes: operations are data, and time is an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -43,74 +43,77 @@ pub(crate) use selection::lines_of;
 use slot_ranges::{Range, SlotRanges};
 use sources::Sources;
 
-/// How long what a packet may have just looked up is kept: far longer than any packet is under way in a program.
+/// Time for which entries that a packet may have looked up are kept. It is much longer than any packet spends in a
+/// program.
 pub const GRACE: Duration = Duration::from_secs(1);
 
-/// Everything one Service asks for now; no ports when it is gone.
+/// The desired state of one Service; without ports if the Service is gone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     pub service: ServiceName,
-    /// Its ports in every family.
+    /// Ports in every family of the Service.
     pub ports: Vec<PortPlan>,
 }
 
 impl Change {
-    /// Since when it asks for something; what is gone is older than anything.
+    /// Returns the creation time and UID of the Service; `None`, which sorts first, if the Service is gone.
     pub fn age(&self) -> Option<&(i64, String)> {
         self.ports.iter().map(|plan| &plan.age).min()
     }
 }
 
-/// The mirror of what the maps hold, and of who asked for it.
+/// The mirror of the maps, with the claims of services on their entries.
 #[derive(Debug)]
 pub struct Reconciler {
     limits: Limits,
     settings: Settings,
     ids: BTreeMap<PortKey, ServiceId>,
-    /// In boxes: half of what such a map holds is empty.
+    /// Boxed: half of the space in such a map is unused.
     ports: BTreeMap<ServiceId, Box<Port>>,
     refused: BTreeMap<PortKey, (Refusal, PortPlan)>,
     frontends: Frontends,
     rows: Rows,
     lines: SlotRanges,
     sources: Sources,
-    /// Ports that an earlier run left and that nobody has asked for yet.
+    /// Ports from an earlier run that no plan has claimed yet.
     orphans: BTreeMap<ServiceId, Port>,
     next_id: ServiceId,
     naming: u64,
-    /// Those that got their identity since somebody asked.
+    /// Services that got their id since [`Reconciler::take_named`] was last called.
     named: Vec<ServiceId>,
-    /// Something became free since the refused were tried last.
+    /// Whether room became free since refused ports were last tried.
     has_room: bool,
-    /// ClusterIPs and ports at which a process of this node listens itself.
+    /// `ClusterIP` frontends that are left to a listening process of this node.
     kept: BTreeSet<Frontend>,
-    /// No port that is programmed is younger.
+    /// Age of the youngest programmed port, or younger.
     youngest: (i64, String),
 }
 
-/// Operations under way: what comes before the visible switch, what is to be switched, what comes after.
+/// Operations being collected: those before the visible switch, the frontends to switch, and those after it.
 #[derive(Debug, Default)]
 struct Transaction {
     before: Vec<Op>,
     dirty: BTreeSet<Frontend>,
     after: Vec<Op>,
-    /// Services whose clients are forgotten when no packet finds them any more.
+    /// Services whose clients are removed from `AFFINITY` once no packet uses them.
     forgotten: BTreeSet<ServiceId>,
 }
 
 impl Reconciler {
-    /// A mirror over empty maps.
+    /// Makes a mirror of empty maps.
     pub fn new(limits: Limits) -> Self {
         Self::adopt(limits, Actual::default(), Duration::ZERO)
     }
 
-    /// Takes over the settings that do not follow from services (addresses, source ports, modes).
+    /// Takes over the settings that do not depend on services: addresses, source ports, modes.
     pub fn set_node(&mut self, node: &NodeSettings) -> Vec<Op> {
         let is_own = |ip: &Ip| node.may_be_own(ip);
+        // A prefix that the endpoints contradict must not be used by the programs.
         let confirmed =
             |pods| if self.rows.confirm(&pods, is_own) { pods } else { Prefix::default() };
         let node = NodeSettings { pods: node.pods.map(confirmed), ..*node };
         let mut ops = Vec::new();
+        // Every packet reads the settings, so they are written only when they change.
         if node != self.settings.node {
             self.settings.node = node;
             ops.push(Op::PutSettings(Box::new(self.settings)));
@@ -118,7 +121,7 @@ impl Reconciler {
         ops
     }
 
-    /// Takes over the cluster's `ServiceCIDR`s; empty when they are not known.
+    /// Takes over the prefixes of all `ServiceCIDR`s; empty if they are not known.
     pub fn set_service_cidrs(&mut self, cidrs: &[IpNet]) -> Vec<Op> {
         let mut ops = Vec::new();
         self.frontends.ranges.set_cidrs(cidrs);
@@ -126,7 +129,7 @@ impl Reconciler {
         ops
     }
 
-    /// The operations that turn what the maps hold into what the changed Services ask for.
+    /// Returns the operations that change the maps to what the changed Services need.
     pub fn plan(&mut self, now: Duration, changes: Vec<Change>) -> Vec<Op> {
         let mut transaction = Transaction::default();
         let mut wanted = Vec::new();
@@ -137,7 +140,7 @@ impl Reconciler {
             self.refused.retain(|key, _| key.service != service);
             wanted.extend(ports);
         }
-        // Where room ends, the oldest have it.
+        // If room runs out, the oldest Services have it.
         wanted.sort_by(|left, right| left.age.cmp(&right.age));
         for plan in wanted {
             self.put(plan, now, &mut transaction);
@@ -145,7 +148,7 @@ impl Reconciler {
         self.finish(now, transaction)
     }
 
-    /// Ends the first round after a start: what nobody asked for by now is leaving.
+    /// Ends the first round after a start: ports that no plan has claimed are abandoned.
     pub fn synced(&mut self, now: Duration) -> Vec<Op> {
         let mut transaction = Transaction::default();
         self.abandon_orphans(now, &mut transaction);
@@ -153,8 +156,8 @@ impl Reconciler {
         self.finish(now, transaction)
     }
 
-    /// Frees what is due, and tries again what was refused if that made room. Call it about once a second
-    /// while [`Reconciler::is_waiting`].
+    /// Frees rows and ranges whose grace period is over, and retries refused ports if that made room. Call it about
+    /// once a second while [`Reconciler::is_waiting`].
     pub fn tick(&mut self, now: Duration) -> Vec<Op> {
         let mut ops = Vec::new();
         self.has_room |= self.rows.release(now, &mut ops) | self.lines.release(now);
@@ -162,38 +165,40 @@ impl Reconciler {
         ops
     }
 
-    /// Whether something becomes free later (rows, lines), or did and somebody waits for it.
+    /// Reports whether rows or ranges wait to become free, or refused ports wait to be retried.
     pub fn is_waiting(&self) -> bool {
         self.rows.is_waiting()
             || self.lines.is_waiting()
             || (self.has_room && !self.refused.is_empty())
     }
 
-    /// The service ports that found no room, and in which map.
+    /// Returns the service ports that found no room, with the full map.
     pub fn refused(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
         self.refused.iter().map(|(key, (refusal, _))| (key, *refusal))
     }
 
-    /// The service ports that are programmed.
+    /// Returns the programmed service ports with their ids.
     pub fn names(&self) -> impl Iterator<Item = (ServiceId, &PortKey)> {
         self.ports.iter().map(|(id, port)| (*id, &port.plan.key))
     }
 
-    /// The service port of an identity.
+    /// Returns the service port of an id.
     pub fn key(&self, id: ServiceId) -> Option<&PortKey> {
         self.ports.get(&id).map(|port| &port.plan.key)
     }
 
-    /// Room in the maps.
+    /// Returns the capacity of the maps.
     pub const fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Where frontends are, but for those at addresses of this node: `ServiceCIDR`s, and single addresses beside them.
+    /// Returns the networks of frontends that are not at addresses of this node: `ServiceCIDR`s, and single addresses
+    /// outside them.
     pub fn networks(&self, is_own: impl Fn(&Ip) -> bool) -> BTreeSet<IpNet> {
         let ranges = &self.frontends.ranges;
         let single = |frontend: &Frontend| {
             let ip = frontend.ip;
+            // NodePorts are at addresses of the node, which need no route.
             let is_single = ip != ip.any_of_family() && !ip.is_loopback() && !ranges.is_given(&ip);
             (is_single && !is_own(&ip)).then(|| IpNet::from(crate::show::words::ip(ip)))
         };
@@ -201,28 +206,28 @@ impl Reconciler {
         ranges.given().chain(singles).collect()
     }
 
-    /// The networks that the addresses of `ClusterIP`s are in.
+    /// Returns the networks of all `ClusterIP`s.
     pub fn cluster_networks(&self) -> BTreeSet<IpNet> {
         self.frontends.ranges.of_cluster_ips()
     }
 
-    /// Counts the changes of [`Reconciler::names`].
+    /// Returns a number that changes whenever [`Reconciler::names`] changes.
     pub const fn naming(&self) -> u64 {
         self.naming
     }
 
-    /// The service ports that got their identity since this was asked last.
+    /// Returns the service ports that got their id since the last call.
     pub fn take_named(&mut self) -> Vec<(ServiceId, PortKey)> {
         let named = std::mem::take(&mut self.named).into_iter();
         named.filter_map(|id| Some((id, self.key(id)?.clone()))).collect()
     }
 
-    /// The addresses of backends among these.
+    /// Returns those of the addresses that belong to backends.
     pub fn backends_among(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Ip> {
         self.rows.live_among(addresses)
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use, by map.
     pub fn usage(&self) -> Usage {
         Usage {
             services: self.frontends.written().len(),
@@ -238,11 +243,12 @@ impl Reconciler {
         ports.take_while(|key| key.service == *service).cloned().collect()
     }
 
-    /// Joins a transaction: everything new, the visible switch, everything old.
+    /// Orders the operations of a transaction: new entries, the visible switch, removals of old entries.
     fn finish(&mut self, now: Duration, transaction: Transaction) -> Vec<Op> {
         let Transaction { before: mut ops, dirty, after, forgotten } = transaction;
         let entries = self.frontends.written().len();
         let (ports, kept) = (&self.ports, &self.kept);
+        // In kube-proxy the last write wins, in random order; here the oldest claimant does (contract 1.6).
         let winner = |frontends: &Frontends, frontend: Frontend| {
             let claimants =
                 frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(&id)?)));
@@ -262,7 +268,7 @@ impl Reconciler {
     }
 }
 
-/// An address as the tables have it.
+/// Converts an address to the form in the maps.
 pub(crate) const fn wire(ip: IpAddr) -> Ip {
     match ip {
         IpAddr::V4(ip) => Ip::v4(ip.octets()),

@@ -1,7 +1,8 @@
-//! The agent's life: objects and links come in, operations go out, flows are swept, until somebody says stop.
+//! The life of the agent: it takes in objects and links, writes operations to the maps and sweeps flows until it is
+//! stopped.
 //!
-//! One loop owns the tracker, the mirror and the maps; everything that may block or wait is a task
-//! beside it. Ending it leaves the data path as it is.
+//! One loop owns the tracker, the mirror and the maps. Everything that may block or wait is a separate task. When the
+//! loop ends, the data path stays as it is.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -68,52 +69,52 @@ use stop::Stop;
 pub(crate) use sweeper::monotonic;
 use writer::Writer;
 
-/// Why the agent could not start.
+/// An error that keeps the agent from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel's side.
+    /// The kernel refused the programs, or the machine lacks a requirement.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
     #[error(transparent)]
     Maps(#[from] maps::Error),
-    /// The directory of manifests.
+    /// The directory of manifests is not usable.
     #[error(transparent)]
     Manifests(#[from] ManifestsError),
-    /// The API server's address or credentials.
+    /// The address or the credentials of the API server are not usable.
     #[error(transparent)]
     Client(#[from] ClientError),
-    /// The lists do not come.
+    /// The objects did not arrive in time.
     #[error(
-        "initial sync did not complete within {0:?}: is the API server reachable, and may the \
-         agent read it?"
+        "initial sync did not complete within {0:?}; check that the agent reaches the API server \
+         and may read its objects"
     )]
     NoLists(Duration),
-    /// A listener, where `bindAddressHardFail` is set.
+    /// A listener could not bind, with `bindAddressHardFail` set.
     #[error(
         "cannot listen on {address} ({what}); unset bindAddressHardFail to retry instead of exiting"
     )]
     Listen {
-        /// The name of the listener.
+        /// Name of the listener.
         what: &'static str,
         address: std::net::SocketAddr,
         #[source]
         source: std::io::Error,
     },
-    /// A signal handler or a namespace cookie.
+    /// A signal handler could not be installed, or the namespace cookie could not be read.
     #[error("system call")]
     System(#[from] std::io::Error),
 }
 
-/// Why a run ended well.
+/// The reason why a run ended without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Somebody said stop.
+    /// The agent got SIGTERM or SIGINT.
     Asked,
-    /// There is another configuration, or maps must be larger: begin anew.
+    /// The configuration changed, or maps must be larger: restart.
     Changed,
 }
 
-/// Runs until SIGTERM or SIGINT, or until the configuration is another.
+/// Runs until SIGTERM or SIGINT, or until the configuration changes.
 #[expect(clippy::too_many_lines, reason = "wiring, from top to bottom")]
 pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     config.warnings.iter().for_each(|warning| warn!(warning, "configuration"));
@@ -127,7 +128,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     };
     take_resources(&config.oom_score_adj);
     let mut stop = Stop::new()?;
-    // First what is quickly known to be wrong; then lists arrive while programs are verified.
+    // Errors that show quickly come first. Then objects arrive while the programs are verified.
     let view = ViewHealth::default();
     let (sender, mut events) = mpsc::channel(4_096);
     let kube_proxy = KubeProxy::default();
@@ -137,9 +138,10 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let to = (sender, Some(views.clone()));
     let client = start_source(options.manifests.as_deref(), &config, &name, observed, to).await?;
     let mut tracker = tracker(&config, &name);
+    // With maps of an earlier run packets are served meanwhile, so the wait for the objects may be short.
     let has_maps = paths.bpf_dir.join(datapath::LAYOUT).join("maps").exists();
     let patience = match (&options.manifests, has_maps) {
-        // It is read as a whole, and nobody can be away.
+        // A directory is read as a whole, and no server can be away.
         (Some(_), _) => READING,
         (None, true) => LISTS,
         (None, false) => FIRST_LISTS,
@@ -148,6 +150,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         () = lists(&mut tracker, &mut events, patience) => {}
         () = stop.asked() => return Ok(End::Asked),
     }
+    // The size of a map is fixed when it is created, so the objects are counted first.
     let (need, limit) = (tracker.demand(), memory::limit());
     paths.sizes = sizes::chosen(&paths.sizes, &need, limit);
     let memory_problem = memory::problem(&paths.sizes, &need, limit);
@@ -163,6 +166,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let mut maps = datapath.maps()?;
     let began = Instant::now();
     let actual = maps.actual()?;
+    // Adopted rows must be in the filters, or the programs would not look their packets up.
     maps.mark_endpoints(&actual.backends)?;
     let reconciler = Reconciler::adopt(maps.limits()?, actual, Duration::ZERO);
     let frontends = prepare_host_stack(&config).await;
@@ -210,16 +214,19 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
         end = agent.work((events, views), shared, &mut stop) => end,
         () = reload::changed(options, config.text.as_deref()) => End::Changed,
     };
+    // Links stay pinned: ending the agent changes nothing for packets.
     ServiceManager::stopping();
     agent.write_state();
     info!(?end, "agent stopping; data path stays active");
     Ok(end)
 }
 
-/// Prepares the stack for packets of this host's processes, and keeps it so. A failure is logged; all else is served.
+/// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything
+/// else is served.
 async fn prepare_host_stack(config: &Config) -> watch::Sender<Frontends> {
     let note = loopback_file(&config.bpf_dir.value);
     let serves_loopback = config.localhost_node_ports.value;
+    // The programs send packets of this host's processes to that interface.
     if let Err(error) = node::host::open_loopback(&note, serves_loopback).await {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");

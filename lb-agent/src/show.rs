@@ -1,5 +1,5 @@
-//! `status` and the lists, for people. They read the pins and the state file of the last run, so they work without an
-//! agent.
+//! `status` and the lists, for people. They read the pinned maps and the state file of the last run, so they work
+//! without an agent.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,47 +22,49 @@ pub mod services;
 pub mod status;
 pub(crate) mod words;
 
-/// Why there is nothing to show.
+/// The reason why nothing can be shown.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No agent ever ran here.
+    /// No agent has run here.
     #[error("no data path in {0}: start one with `lb-agent run`, or give another --bpf-dir")]
     NoDatapath(PathBuf),
-    /// Maps that mean something else to us.
+    /// The maps have another layout than this build expects.
     #[error(
         "{0} holds the data path of another build: use the lb-agent of that build, or start this \
          one, which replaces it"
     )]
     OtherBuild(PathBuf),
-    /// A map could not be read.
+    /// A map cannot be read.
     #[error(transparent)]
     Maps(#[from] maps::Error),
-    /// Nobody has that name.
-    #[error("{name}: no such service; `lb-agent service list` names all{}", .hint)]
+    /// No service has this name.
+    #[error("{name}: no such service; `lb-agent service list` shows all{}", .hint)]
     NoService {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// Why it may not be found, or nothing.
+        /// A possible cause, or empty.
         hint: &'static str,
     },
-    /// An interface that is not there.
-    #[error("interface {0}: there is none of this name; `ip link` lists all")]
+    /// The interface does not exist.
+    #[error("interface {0}: does not exist; `ip link` lists all interfaces")]
     NoInterface(String),
-    /// An interface without programs.
+    /// The interface has no programs.
     #[error(
-        "interface {0}: it has no programs, so its packets are not seen; `lb-agent status` lists those that have, \
-         --device names another"
+        "interface {0}: it has no programs, so the data path does not see its packets; \
+         `lb-agent status` lists interfaces with programs, --device selects one"
     )]
     NotServed(String),
-    /// A bridge with ports of pods and others.
-    #[error("bridge {0}: it has ports of pods and others; name that of the client with --device")]
+    /// The bridge has ports of pods and other ports.
+    #[error(
+        "bridge {0}: it has ports of pods and others; name the interface of the client with --device"
+    )]
     SeveralPorts(String),
     #[error("no route to {to}: {source}; name the interface of the client with --device")]
     NoRoute { to: IpAddr, source: io::Error },
-    /// Packets of this node do not leave.
+    /// Packets of this node have no route.
     #[error("no route to {to}: {source}; a process of this node gets the same error")]
     NoRouteOut { to: IpAddr, source: io::Error },
-    #[error("{0} and {1}: addresses of two families; no packet has both")]
+    #[error("{0} and {1}: addresses of different families; give two of the same")]
     Families(IpAddr, IpAddr),
     #[error("write the list")]
     Write(#[from] io::Error),
@@ -72,12 +74,13 @@ pub enum Error {
     Yaml(#[from] serde_saphyr::ser::Error),
 }
 
-/// Where the maps are pinned.
+/// Returns the directory of the pinned maps.
 fn directory(bpf_dir: &Path) -> PathBuf {
     bpf_dir.join(LAYOUT).join("maps")
 }
 
-/// Opens the maps of a data path, whether an agent runs or not. An error where there is none, or one of another build.
+/// Opens the maps of a data path, whether or not an agent runs. Fails if there is none, or if it is one of another
+/// build.
 pub fn open(bpf_dir: &Path) -> Result<Maps, Error> {
     let maps = directory(bpf_dir);
     if !maps.join("SERVICES").exists() {

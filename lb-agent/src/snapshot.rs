@@ -1,8 +1,9 @@
-//! The Kubernetes objects a service proxy needs, cut down to the fields it reads.
+//! The Kubernetes objects that a service proxy needs, reduced to the fields it reads.
 //!
-//! Both sources (`watch` and `manifests`) turn whole objects into these structs at once and send
-//! them as [`Event`]s; nothing behind them ever sees a Kubernetes type. Addresses are parsed here,
-//! so a field that makes no sense becomes a [`Finding`] of its object and stops nothing else.
+//! Both sources (`watch` and `manifests`) convert whole objects into these structs at once and send them as [`Event`]s.
+//! No later part of the program sees a Kubernetes type.
+//!
+//! Addresses are parsed here, so a field with a wrong value becomes a [`Finding`] of its object and stops nothing else.
 
 mod address;
 mod finding;
@@ -31,35 +32,35 @@ use crate::plan::ServiceName;
 /// A change of what a source shows. Applying the same event twice changes nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A Service is there, or is now this.
+    /// A Service was added or changed.
     ServiceApplied(Box<ServiceSpec>),
-    /// A Service is gone, or is no longer ours.
+    /// A Service is gone, or no longer belongs to this proxy.
     ServiceDeleted(ServiceName),
-    /// A Service is there and cannot be read: what was read of it last stays.
+    /// A Service exists but cannot be read: its last readable version stays.
     ServiceKept(ServiceName),
-    /// An `EndpointSlice` is there, or is now this.
+    /// An `EndpointSlice` was added or changed.
     SliceApplied(Box<SliceSpec>),
     /// An `EndpointSlice` is gone.
     SliceDeleted(SliceName),
-    /// An `EndpointSlice` is there and cannot be read: what was read of it last stays.
+    /// An `EndpointSlice` exists but cannot be read: its last readable version stays.
     SliceKept(SliceName),
-    /// A Node is there, or is now this.
+    /// A Node was added or changed.
     NodeApplied(Box<NodeSpec>),
     /// A Node is gone.
     NodeDeleted(Box<str>),
-    /// A Node is there and cannot be read: what was read of it last stays.
+    /// A Node exists but cannot be read: its last readable version stays.
     NodeKept(Box<str>),
     /// The prefixes of all `ServiceCIDR` objects.
     ServiceCidrs(Vec<IpNet>),
-    /// A complete list begins: what is not applied before its [`Event::Synced`] is gone.
+    /// A complete list begins: objects that are not applied before its [`Event::Synced`] are gone.
     ListBegan(Kind),
     /// A complete list has ended.
     Synced(Kind),
-    /// A list has ended that had objects without a readable name: nobody is gone because it lacks them.
+    /// A list has ended that had objects without a readable name. What it lacks is therefore not deleted.
     SyncedInPart(Kind),
 }
 
-/// The kinds of objects that come as lists.
+/// The kinds of objects that are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// `v1/Service`.
@@ -75,7 +76,7 @@ pub enum Kind {
 impl Kind {
     pub const ALL: [Self; 4] = [Self::Service, Self::Slice, Self::Node, Self::ServiceCidr];
 
-    /// The kind, as manifests spell it.
+    /// Returns the kind, as manifests write it.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Service => "Service",
@@ -85,7 +86,7 @@ impl Kind {
         }
     }
 
-    /// The resource, as the API server's addresses name it.
+    /// Returns the resource name in API paths.
     pub const fn resource(self) -> &'static str {
         match self {
             Self::Service => "services",
@@ -96,7 +97,7 @@ impl Kind {
     }
 }
 
-/// The prefixes of one `ServiceCIDR`, and what is wrong with the others.
+/// Returns the valid prefixes of one `ServiceCIDR`, and a finding for each of the others.
 pub(crate) fn service_cidrs(object: &object::ServiceCidr) -> (Vec<IpNet>, Vec<Finding>) {
     let name = &object.metadata.name;
     let mut findings = Findings::of("ServiceCIDR", "", name);

@@ -1,4 +1,4 @@
-//! The commands of the control plane.
+//! The verbs of the control plane without Kubernetes.
 
 use std::process::ExitCode;
 
@@ -45,7 +45,7 @@ pub(crate) fn serve(options: &Serve) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a kubeconfig.
+/// Prints a kubeconfig for one of the roles.
 pub(crate) fn kubeconfig(options: &KubeconfigVerb) -> Result<ExitCode> {
     let identity = match &options.whose.node {
         Some(name) => Identity::Node(name.clone()),

@@ -1,8 +1,8 @@
-//! Removes flows that are over from the tables where nothing displaces them, and expired affinity. Gives flows
-//! another source that were masqueraded under an address that is gone.
+//! Removes expired flows from the tables where nothing displaces them, and expired affinity. Flows that are masqueraded
+//! with an address that is gone get another source.
 //!
-//! The data path needs none of this: it treats an idle flow as absent, and lets go of closed ones by itself. The
-//! sweep keeps room in the tables. It looks at each entry once and remembers only those that may be over.
+//! The data path works without this: it treats an idle flow as absent, and removes closed ones by itself. A sweep makes
+//! room in the tables. It reads each entry once and remembers only those that may have expired.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,40 +20,40 @@ mod moved;
 
 use moved::Own;
 
-/// Entries that one sweep judges at most; what is left waits for the next one.
+/// Most entries that a sweep checks for expiry; the others wait for the next sweep.
 const MOST: usize = 65_536;
-/// Seconds of silence after which an entry of a masquerade is judged, too.
+/// Seconds without a packet after which a masquerade entry is checked as well.
 const MASQUERADE: u32 = 300;
 
 /// The facts about services that a sweep needs.
 #[derive(Debug, Default)]
 pub struct Context {
-    /// Frontends whose remaining flows shall be reported.
+    /// Draining frontends; the sweep reports those with flows.
     pub leaving: BTreeSet<Frontend>,
-    /// When the sweep began, by the clock of the mirror.
+    /// Time when the sweep began, by the grace clock.
     pub began: Duration,
-    /// How long idle flows are kept.
+    /// Idle timeouts of flows.
     pub lifetimes: Lifetimes,
 }
 
 /// The result of a sweep.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Entries, and how many there can be, in the table of answered flows that is fuller: that of IPv4 or that of IPv6.
+    /// Entries and capacity of the fuller table of protected flows, IPv4 or IPv6.
     pub fullest: (usize, u32),
-    /// Entries of flows that were removed.
+    /// Number of flow entries that were removed.
     pub removed: usize,
-    /// Masquerades that get another source, since theirs is no address of this node any more.
+    /// Number of masquerades that get another source, because theirs is no longer an address of this node.
     pub renewed: usize,
-    /// Affinity that expired, or whose service is gone, and was removed.
+    /// Number of affinity entries that were removed: expired, or of a service without affinity.
     pub forgotten: usize,
-    /// Those of [`Context::leaving`] that flows go to.
+    /// Those of [`Context::leaving`] that have flows.
     pub live: BTreeSet<Frontend>,
-    /// [`Context::began`].
+    /// The same as [`Context::began`].
     pub began: Duration,
 }
 
-/// Sweeps once. `now` is `CLOCK_MONOTONIC`.
+/// Runs one sweep. `now` is the time of `CLOCK_MONOTONIC`, as the data path stamps flows.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
     let own = Own::read(maps)?;
     let mut report = Report { began: context.began, ..Report::default() };
@@ -67,13 +67,14 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         see(context, &own, (key, flow), &mut lost, &mut report.live);
     })?;
     maps.flows(Table::Transient, |key, flow| {
-        // Nobody removes what is over there.
+        // Expired transient entries stay in the table until they are displaced, so they must not count as live.
         if !is_suspect(&context.lifetimes, key, flow, now) {
             see(context, &own, (key, flow), &mut lost, &mut report.live);
         }
     })?;
     let [room4, room6] = maps.flow_capacities()?;
     report.fullest = fuller((v4, room4), (v6, room6));
+    // After the walk, which reads the table in batches. Each entry is judged again before it is removed.
     for key in &suspects {
         report.removed += end::end(maps, key, &context.lifetimes, now)?;
     }
@@ -83,7 +84,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     if report.renewed > 0 {
         info!(
             flows = report.renewed,
-            "masqueraded flows get a new source address: theirs is no longer an address of this \
+            "masqueraded flows get a new source address: the old one is no longer one of this \
              node"
         );
     }
@@ -91,7 +92,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     Ok(report)
 }
 
-/// Notes of an entry what its flow goes to, and whether its source is gone.
+/// Records the draining frontend of an entry, or that its masquerade source is gone.
 fn see(
     context: &Context,
     own: &Own,
@@ -101,12 +102,13 @@ fn see(
 ) {
     if own.has_lost(flow) {
         lost.push(*key);
+    // Usually nothing drains; then the walk compares no frontends.
     } else if flow.is_forward() && !context.leaving.is_empty() {
         live.extend(left(&context.leaving, frontend(key)));
     }
 }
 
-/// Whether the flow of an entry may be over: it has been silent for so long that the other direction must be asked.
+/// Reports whether the flow of an entry may have expired. After so long without a packet, the opposite entry decides.
 fn is_suspect(lifetimes: &Lifetimes, key: &FlowKey, flow: &Flow, now: Duration) -> bool {
     let least = lifetimes.least(key.protocol, flow);
     let least = if flow.is_masquerade() { least.max(MASQUERADE) } else { least };
@@ -115,19 +117,19 @@ fn is_suspect(lifetimes: &Lifetimes, key: &FlowKey, flow: &Flow, now: Duration) 
 
 /// Returns the fuller one of two tables, each given by its entries and its capacity.
 const fn fuller(one: (usize, u32), other: (usize, u32)) -> (usize, u32) {
-    // Used part by used part, without the division.
+    // Compares the fill levels by cross-multiplication, which needs no division.
     if one.0 as u64 * other.1 as u64 > other.0 as u64 * one.1 as u64 { one } else { other }
 }
 
-/// The leaving frontends of the address that a flow goes to: a `NodePort` is reached by any address of the family.
+/// Returns the draining frontends that a flow may use: that of its address, and the `NodePort` of any address.
 fn left(leaving: &BTreeSet<Frontend>, to: Frontend) -> impl Iterator<Item = Frontend> {
     let both = [to, Frontend::node_port(to.ip, to.port, to.protocol)];
-    // Datagrams look their frontend up again when it goes.
+    // Datagrams look up their frontend again when it is removed.
     let is_kept = to.protocol == Protocol::TCP;
     both.into_iter().filter(move |frontend| is_kept && leaving.contains(frontend))
 }
 
-/// The frontend that a forward entry asks for.
+/// Returns the frontend of a forward entry.
 const fn frontend(key: &FlowKey) -> Frontend {
     Frontend::new(key.tuple.destination, key.tuple.destination_port, key.protocol)
 }

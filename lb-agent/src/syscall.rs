@@ -1,6 +1,6 @@
-//! The few kernel calls that aya and nix lack, each one a safe function.
+//! The few kernel calls that aya and nix lack, each as a safe function.
 //!
-//! Only here the agent talks to the kernel by raw pointers.
+//! Only this module talks to the kernel by raw pointers.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
@@ -37,15 +37,16 @@ fn number(fd: BorrowedFd<'_>) -> u32 {
     fd.as_raw_fd().cast_unsigned()
 }
 
-/// A call whose result is a new descriptor.
+/// Makes a call that returns a new descriptor.
 fn opened<T>(command: u32, attributes: &mut T) -> io::Result<OwnedFd> {
     let fd = bpf(command, attributes)?;
-    // SAFETY: the kernel just made this descriptor for us, and nobody else knows it.
+    // SAFETY: the kernel just made this descriptor for us, and nothing else uses it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// bpf(2). Every caller passes a `repr(C)` prefix of `union bpf_attr` whose pointers outlive the call.
+/// Calls bpf(2). Every caller passes a `repr(C)` prefix of `union bpf_attr` whose pointers outlive the call.
 fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<RawFd> {
-    // SAFETY: the addresses inside lead to slices and values that the callers above borrow, as long as they say.
+    // SAFETY: the addresses inside lead to slices and values that the callers above borrow, with the lengths that they
+    // state.
     unsafe { attributes::bpf(command, attributes) }
 }

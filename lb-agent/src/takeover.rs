@@ -1,8 +1,8 @@
-//! Taking over from kube-proxy without a broken connection (ADR
-//! 0031): what is there of it, and what the data path must know.
+//! The take-over from kube-proxy without a broken connection (ADR 0031): what is left of kube-proxy, and what the data
+//! path must know of it.
 //!
-//! Connections that kube-proxy's rules began are netfilter's until they end.
-//! While there are any, or rules that may begin more, a take-over is under way.
+//! Connections that kube-proxy's rules began belong to netfilter until they end. A take-over is under way while there
+//! are such connections, or rules that may begin more.
 
 mod anchor;
 mod conntrack;
@@ -33,15 +33,15 @@ pub use verb::{Error as VerbError, Options, takeover};
 
 use crate::maps::{self, Maps};
 
-/// Why rules or connections were not read or changed.
+/// An error of reading or changing rules or connections.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel, or a tool.
+    /// The kernel or a tool failed.
     #[error("{0}")]
     System(&'static str, #[source] io::Error),
     #[error(transparent)]
     Maps(#[from] maps::Error),
-    /// Nothing here can remove the rules of the mode `iptables`.
+    /// Without the iptables tools, chains of mode iptables cannot be removed.
     #[error(
         "iptables-save and iptables-restore not found: run this where they are installed, or remove \
          the chains by hand (docs/install.md)"
@@ -49,7 +49,7 @@ pub enum Error {
     NoTool,
 }
 
-/// Connections that netfilter follows and sends nowhere else, as far as they are meant.
+/// Returns the connections that netfilter tracks without translating their destination, and that `is_meant` selects.
 pub fn kept(is_meant: impl Fn(&Connection) -> bool) -> io::Result<Vec<Connection>> {
     conntrack::list(Which::Kept, is_meant)
 }
@@ -60,14 +60,14 @@ pub struct Found {
     pub rules: Rules,
     /// Connections to frontends that netfilter translates.
     pub connections: Vec<Connection>,
-    /// Those of TCP that both ends have closed: netfilter remembers them for two minutes.
+    /// TCP connections that both ends have closed; netfilter remembers them for two minutes.
     pub ended: Vec<Connection>,
-    /// Tuples of theirs that `INHERITED` has no room for.
+    /// Number of their tuples for which `INHERITED` has no room.
     pub left_out: usize,
 }
 
 impl Found {
-    /// Looks. `frontends`: which connections count; nothing counts all of them.
+    /// Searches rules and connections. Only connections to `frontends` count, or all if it is `None`.
     pub fn look(frontends: Option<&Frontends<'_>>) -> Result<Self, Error> {
         let is_meant =
             |connection: &Connection| frontends.is_none_or(|frontends| frontends.has(connection));
@@ -76,15 +76,18 @@ impl Found {
         Ok(Self { rules: Rules::find(), connections, ended, left_out: 0 })
     }
 
-    /// Whether connections are netfilter's, or may become so.
+    /// Reports whether netfilter has connections of kube-proxy, or may get some.
     pub fn is_under_way(&self) -> bool {
         !self.rules.is_empty() || !self.connections.is_empty()
     }
 
-    /// The hashes that the data path needs: of datagrams that are netfilter's, then of the tuples of answers. Without
-    /// the former a datagram gets another backend, without the latter a flow perhaps a port that is taken.
+    /// Returns the hashes that the data path needs: of datagrams that belong to netfilter, and of the tuples of
+    /// answers.
+    ///
+    /// Without the former a datagram would get another backend; without the latter a flow might get a port that is in
+    /// use.
     fn hashes(&self) -> Vec<u64> {
-        // A TCP segment shows by itself whether it begins a connection.
+        // A TCP segment itself shows whether it begins a connection.
         let datagrams = self.connections.iter().filter(|it| it.protocol != Protocol::TCP);
         let asked = datagrams.map(|it| hash::whole(&it.original, it.protocol));
         let answers = self.connections.iter().map(|it| hash::whole(&it.reply, it.protocol));
@@ -103,15 +106,17 @@ impl fmt::Display for Found {
     }
 }
 
-/// Makes netfilter forget what stands between kube-proxy's rules and packets that programs over these maps translated.
+/// Deletes the conntrack entries that would keep kube-proxy's rules from packets that programs over these maps
+/// translated.
 pub fn clear_conntrack(maps: &Maps) -> Result<(), Error> {
     Frontends::of(maps)?.forget_untranslated(&BTreeSet::new())?;
     forget_ended(maps)
 }
 
-/// Makes netfilter forget TCP connections to backends that have ended. It follows connections only where somebody's
-/// rules want that: a port of such an entry may be that of an open connection of ours by now. Its segments would be
-/// invalid to netfilter, and iptables mode drops those.
+/// Deletes conntrack entries of TCP connections to backends that have ended.
+///
+/// netfilter tracks connections only where rules need it. So the port of such an entry may already belong to an open
+/// connection of ours, whose segments would be invalid to netfilter; iptables mode drops those (contract 13).
 fn forget_ended(maps: &Maps) -> Result<(), Error> {
     let rows = maps.backends()?;
     let backends: BTreeSet<(Ip, Port)> = rows.iter().map(|row| (row.ip, row.port)).collect();
@@ -119,7 +124,7 @@ fn forget_ended(maps: &Maps) -> Result<(), Error> {
     forget(&connections(Which::Over, is_meant)?)
 }
 
-/// Lists the connections of a kind that are meant.
+/// Lists the connections of a kind that `is_meant` selects.
 fn connections(
     which: Which,
     is_meant: impl Fn(&Connection) -> bool,
@@ -128,7 +133,7 @@ fn connections(
     listed.map_err(|error| Error::System("list connections", error))
 }
 
-/// Makes netfilter forget these connections.
+/// Deletes the conntrack entries of these connections.
 fn forget(connections: &[Connection]) -> Result<(), Error> {
     connections.iter().try_for_each(|connection| {
         let forgotten = conntrack::forget(connection);
@@ -136,7 +141,7 @@ fn forget(connections: &[Connection]) -> Result<(), Error> {
     })
 }
 
-/// The facts that tell whether a connection is to a Service.
+/// The facts that decide whether a connection is to a Service.
 #[derive(Debug)]
 pub struct Frontends<'a> {
     maps: &'a Maps,
@@ -145,15 +150,15 @@ pub struct Frontends<'a> {
 }
 
 impl<'a> Frontends<'a> {
-    /// As the maps know them.
+    /// Reads the facts from the maps.
     pub fn of(maps: &'a Maps) -> Result<Self, Error> {
         let own = maps.addresses()?.into_iter();
         let own = own.filter(|(_, bits)| bits & address::NODE != 0).map(|(ip, _)| ip).collect();
         Ok(Self { maps, settings: maps.settings()?, own })
     }
 
-    /// Whether a connection was meant for a frontend, or for one that was: an address of a service range, a port of the
-    /// `NodePorts` on this node.
+    /// Reports whether a connection is to a frontend, or to a former one: an address of a service range, or a port of
+    /// the `NodePorts` on this node.
     fn has(&self, connection: &Connection) -> bool {
         let (ip, port) = (connection.original.destination, connection.original.destination_port);
         let ranges = &self.settings.services;
@@ -162,12 +167,14 @@ impl<'a> Frontends<'a> {
         is_node_port || ranges.contain(&ip) || self.service(connection).is_some()
     }
 
-    /// Makes netfilter forget datagrams of this host to frontends that our programs translated behind it. The next
-    /// datagram of the same tuple, also that of another socket, would be sent to the frontend itself, whatever rules
-    /// there are by then. Netfilter takes the answer for the beginning where it did not see the question: its rules
-    /// were not there, or it was made to forget in between.
+    /// Deletes conntrack entries of datagrams from this host to frontends, which our programs translated after
+    /// netfilter.
     ///
-    /// Those of `known` flows stay: our programs serve the next datagram.
+    /// Otherwise the next datagram with the same tuple, even from another socket, would be sent to the frontend itself,
+    /// whatever rules there are by then. netfilter takes the answer for the first packet if it has not seen the
+    /// request: its rules were not there, or its entry was deleted in between.
+    ///
+    /// Entries of `known` flows stay: our programs serve their next datagram.
     fn forget_untranslated(&self, known: &BTreeSet<(Protocol, Tuple)>) -> Result<(), Error> {
         let is_meant = |it: &Connection| {
             let asked = if self.has(it) {
@@ -182,14 +189,14 @@ impl<'a> Frontends<'a> {
         forget(&connections(Which::Kept, is_meant)?)
     }
 
-    /// Whether a frontend seems to have begun a connection.
+    /// Reports whether a frontend seems to have begun a connection.
     fn is_of_frontend(&self, connection: &Connection) -> bool {
         let (ip, port) = (connection.original.source, connection.original.source_port);
         self.settings.services.contain(&ip)
             || self.service_of(ip, port, connection.protocol).is_some()
     }
 
-    /// The Service whose frontend a connection was meant for: other proxies may have Services of their own.
+    /// Returns the Service whose frontend a connection is to. Other proxies may have Services of their own.
     fn service(&self, connection: &Connection) -> Option<ServiceId> {
         let (ip, port) = (connection.original.destination, connection.original.destination_port);
         self.service_of(ip, port, connection.protocol)
@@ -200,10 +207,11 @@ impl<'a> Frontends<'a> {
         both.iter().find_map(|frontend| Some(self.maps.service(frontend).ok()??.id))
     }
 
-    /// Datagrams whose backend left their Service, whatever other Services it has: they are to begin a flow, and
-    /// netfilter is to forget them.
+    /// Returns the datagrams whose backend has left their Service, whatever other Services it has. They must begin a
+    /// new flow, so netfilter must forget them.
     fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
         let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
+        // The map of backends is read only where it matters.
         if datagrams().next().is_none() {
             return Ok(Vec::new());
         }

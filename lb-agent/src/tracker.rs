@@ -1,9 +1,9 @@
-//! Holds the current objects and says which Services ask for something else than before.
+//! Holds the current objects, and tells which Services need something else than before.
 //!
-//! Events make Services dirty, [`Tracker::take`] translates the dirty ones and gives out those whose
-//! translation differs from the one given out last: a change that is taken back, or that does not
-//! matter here, yields nothing. A plan that was given out is remembered by a fingerprint of 128 bits, so
-//! the plans themselves live only where they are programmed. Cost is that of the change.
+//! Events mark Services as dirty. [`Tracker::take`] translates the dirty ones and returns those whose translation
+//! differs from the last one returned: a change that is undone, or that does not matter here, returns nothing. Of a
+//! returned plan only a fingerprint of 128 bits is kept, so plans exist only where they are programmed. The cost is
+//! proportional to the change.
 
 mod changes;
 mod demand;
@@ -27,7 +27,7 @@ use self::triggers::Triggers;
 use crate::plan::{Family, ServiceName};
 use crate::snapshot::{Event, Finding, Kind, NodeContext, NodeSpec};
 
-/// The objects of a source, and the part of them that has been given out.
+/// The objects of a source, and what has been returned of them.
 #[derive(Debug)]
 pub struct Tracker {
     index: Index,
@@ -44,7 +44,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Nothing known yet but the name of this node and which Services are ours.
+    /// Makes a tracker that knows only the name of this node and the configured label of Services.
     pub fn new(node: NodeContext) -> Self {
         Self {
             index: Index::default(),
@@ -61,12 +61,13 @@ impl Tracker {
         }
     }
 
-    /// Takes an event in.
+    /// Takes in an event.
     pub fn apply(&mut self, event: Event) -> Effect {
         let changes = match event {
             Event::ServiceApplied(spec) => self.index.apply_service(*spec),
             Event::ServiceDeleted(name) => self.index.delete_service(&name),
             Event::SliceApplied(slice) => {
+                // Read before the slice moves into the index.
                 let trigger = self.triggers.of(&slice);
                 let changes = self.index.apply_slice(*slice);
                 if let (Some(owner), Some(trigger)) = (changes.dirty.last(), trigger) {
@@ -76,6 +77,7 @@ impl Tracker {
             }
             Event::SliceDeleted(name) => {
                 let changes = self.index.delete_slice(&name);
+                // The remaining triggers of the Service would measure another change.
                 changes.dirty.iter().for_each(|owner| self.triggers.forget(owner));
                 changes
             }
@@ -107,65 +109,65 @@ impl Tracker {
         self.note(changes)
     }
 
-    /// Whether the first complete lists are in.
+    /// Reports whether Services, slices and Nodes have been listed completely for the first time.
     pub fn is_synced(&self) -> bool {
         [Kind::Service, Kind::Slice, Kind::Node].iter().all(|kind| self.synced.contains(kind))
     }
 
-    /// Since when a change waits to be taken. None does before the initial sync is complete: what they lack may take
-    /// as long as it likes (contract 6.2).
+    /// Returns the time since which a change waits. Before the initial sync none counts as waiting (contract 6.2): the
+    /// sync may take as long as it needs.
     pub const fn dirty_since(&self) -> Option<Instant> {
         self.dirty_since
     }
 
-    /// The facts about this node that translations use.
+    /// Returns the facts about this node that translations use.
     pub const fn context(&self) -> &NodeContext {
         &self.node.context
     }
 
-    /// This node's object.
+    /// Returns the Node object of this node.
     pub const fn node(&self) -> Option<&NodeSpec> {
         self.node.spec.as_ref()
     }
 
-    /// `metadata.uid` of a Service, if it is there.
+    /// Returns `metadata.uid` of a Service, if the Service exists.
     pub fn uid(&self, service: &ServiceName) -> Option<&str> {
         self.index.get(service).map(|(spec, _)| &*spec.uid)
     }
 
-    /// The prefixes of all `ServiceCIDR` objects.
+    /// Returns the prefixes of all `ServiceCIDR` objects.
     pub fn service_cidrs(&self) -> &[IpNet] {
         &self.service_cidrs
     }
 
-    /// The faults of our Node and of the Services given out.
+    /// Returns the faults of the Node, and of the Services that were returned.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let of_node = self.node().into_iter().flat_map(|node| &*node.problems);
         of_node.chain(self.findings.values().flatten())
     }
 
-    /// Service ports without local endpoint (contract 7), of all Services given out.
+    /// Returns the numbers of service ports without a local endpoint, of all Services that were returned.
     pub const fn no_local(&self) -> &NoLocal {
         &self.no_local
     }
 
-    /// Changes of objects so far.
+    /// Returns the number of changed objects so far.
     pub const fn totals(&self) -> Changes {
         self.totals
     }
 
-    /// Changes of objects since the last take.
+    /// Returns the number of changed objects since the last take.
     pub const fn pending(&self) -> Changes {
         self.pending
     }
 
-    /// How many objects there are.
+    /// Returns the number of objects.
     pub fn counts(&self) -> Counts {
         self.index.counts()
     }
 
-    /// When the changes were made that were taken since this was asked last (contract 7): measure
-    /// them against the clock once they are programmed.
+    /// Returns the trigger times of the changes that were taken since the last call (contract 7). Compare them with the
+    /// clock once the changes are programmed.
     pub fn triggers(&mut self) -> Vec<(Family, Timestamp)> {
         self.triggers.take()
     }
@@ -185,7 +187,7 @@ impl Tracker {
         self.note_waiting();
     }
 
-    /// From now on the change waits, if any does and may be taken.
+    /// Starts the clock of waiting changes, if there is one and it may be taken.
     fn note_waiting(&mut self) {
         if self.dirty_since.is_none() && !self.dirty.is_empty() && self.is_synced() {
             self.dirty_since = Some(Instant::now());
@@ -211,13 +213,14 @@ impl Tracker {
                 let changes = self.index.end_slices();
                 self.note(changes)
             }
+            // A complete list without this node means that its object is gone.
             Kind::Node if !self.node.listed => self.set_node(None),
             Kind::Node | Kind::ServiceCidr => Effect::Nothing,
         };
         self.complete(kind, effect)
     }
 
-    /// A list of this kind was read to its end.
+    /// Records that a list of this kind was read to its end.
     fn complete(&mut self, kind: Kind, effect: Effect) -> Effect {
         let first = self.synced.insert(kind);
         self.note_waiting();
@@ -235,6 +238,7 @@ impl Tracker {
     }
 
     fn set_service_cidrs(&mut self, mut cidrs: Vec<IpNet>) -> Effect {
+        // The order of the objects has no meaning.
         cidrs.sort_unstable();
         cidrs.dedup();
         if self.service_cidrs == cidrs {

@@ -1,8 +1,7 @@
-//! The ports that a Service asks of this node: contract 1 and 2 as a pure function.
+//! Translates a Service to the ports that this node must serve: contract 1 and 2 as a pure function.
 //!
-//! Reads one Service, its slices and the node, and nothing else: no clock, no map, no kernel. The
-//! order of slices and of the lists in them does not matter. A part that makes no sense is left out and
-//! named; the rest of the Service is served.
+//! It reads one Service, its slices and the node, and nothing else: no clock, no map, no kernel. The order of slices,
+//! and of lists in them, does not matter. An invalid part is left out and reported; the rest of the Service is served.
 
 mod endpoints;
 mod frontends;
@@ -17,18 +16,18 @@ use crate::snapshot::{
     Finding, Findings, NodeContext, PortSpec, ServiceKind, ServiceSpec, SliceSpec,
 };
 
-/// The plans of one Service.
+/// The plans of a Service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Translated {
-    /// Its ports, each in each of its families, sorted by key.
+    /// Service ports in each family, sorted by key.
     pub ports: Vec<PortPlan>,
-    /// The listener on its `healthCheckNodePort`.
+    /// The listener on `healthCheckNodePort`.
     pub health: Option<HealthCheck>,
-    /// The faults of the Service and of its slices.
+    /// Faults of the Service and of its slices.
     pub findings: Vec<Finding>,
 }
 
-/// The health check of one Service (contract 6.1).
+/// The health check of a Service (contract 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HealthCheck {
     /// `spec.healthCheckNodePort`.
@@ -37,27 +36,27 @@ pub struct HealthCheck {
     pub local_ready: LocalReady,
 }
 
-/// Ready endpoints on this node by the family of the address
-/// that a load balancer asks: its clients come by the same one.
+/// Ready endpoints on this node, by the family of the address that a load balancer connects to: its clients use the
+/// same family.
 ///
-/// A family that the Service lacks has the number of the other: load balancers may ask by an address of the node that
-/// nobody's clients come by (contract 14, row 13b).
+/// A family that the Service lacks has the number of the other one: a load balancer may probe an address of the node in
+/// a family without clients (contract 14, row 13b).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LocalReady {
-    /// Asked by IPv4.
+    /// Number for probes over IPv4.
     pub v4: u32,
-    /// Asked by IPv6.
+    /// Number for probes over IPv6.
     pub v6: u32,
 }
 
-/// Whether the Service is this proxy's business at all (contract 1.1, 1.2).
+/// Reports whether this agent serves the Service (contract 1.1, 1.2).
 pub fn is_ours(spec: &ServiceSpec, node: &NodeContext) -> bool {
     spec.proxy_name.as_deref() == node.service_proxy_name.as_deref()
         && !spec.cluster.headless
         && spec.kind != ServiceKind::ExternalName
 }
 
-/// Translates one Service with all its slices.
+/// Translates a Service with all its slices.
 pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) -> Translated {
     if !is_ours(spec, node) {
         return Translated::default();
@@ -101,7 +100,8 @@ fn plan(
         family: frontends.family(),
     };
     let (list, sources) = frontends.of_port(port);
-    // Contract 1.4: the Cluster set also serves pods and this host where the external policy is Local.
+    // Contract 2.4: under external policy Local, pods and this host still use the Cluster set.
+    // Only sets that a frontend uses are made: each one takes lines of the map.
     let external = list.iter().any(|frontend| frontend.kind.policy().is_external());
     let uses = Uses {
         cluster: !spec.internal_local || external,
@@ -120,7 +120,7 @@ fn plan(
     }
 }
 
-/// Contract 1.4: only a load balancer with policy Local is asked about its health here.
+/// Returns the health check port. Only a load balancer with policy Local has one (contract 1.4).
 fn health_port(spec: &ServiceSpec, findings: &mut Findings) -> Option<u16> {
     let wanted = spec.kind == ServiceKind::LoadBalancer && spec.external_local;
     if wanted && spec.health_check_node_port == 0 {
@@ -133,7 +133,7 @@ fn health_port(spec: &ServiceSpec, findings: &mut Findings) -> Option<u16> {
     (wanted && spec.health_check_node_port != 0).then_some(spec.health_check_node_port)
 }
 
-/// Contract 2.5: distinct addresses, ready, on this node, of whatever port.
+/// Returns the number of distinct ready addresses on this node, whatever their ports (contract 2.5).
 fn local_ready(slices: &[&SliceSpec], family: Family, node: &NodeContext) -> u32 {
     let slices = slices.iter().filter(|s| s.family == Some(family) && !s.ports.is_empty());
     let endpoints = slices.flat_map(|slice| &*slice.endpoints);
@@ -141,18 +141,19 @@ fn local_ready(slices: &[&SliceSpec], family: Family, node: &NodeContext) -> u32
     ready.map(|endpoint| endpoint.ip).collect::<BTreeSet<IpAddr>>().len() as u32
 }
 
-/// Whether the zone of this node can matter to a slice.
+/// Reports whether the zone of this node can matter to a slice.
 pub fn heeds_zone(slice: &SliceSpec) -> bool {
     let mut hints = slice.endpoints.iter().filter_map(|endpoint| endpoint.hints.as_ref());
     hints.any(|hints| !hints.zones.is_empty())
 }
 
-/// Whether the addresses of this node can matter to a Service (contract 3.8).
+/// Reports whether the addresses of this node can matter to a Service (contract 3.8).
 pub fn heeds_node_addresses(spec: &ServiceSpec) -> bool {
     !spec.source_ranges.is_empty() && !spec.vips.is_empty()
 }
 
-/// Contract 1.4: the external policy counts only for a Service that is reachable from outside by its type.
+/// Reports whether the external policy is Local. It counts only for a Service that is reachable from outside by its
+/// type (contract 1.4).
 pub fn external_policy_is_local(spec: &ServiceSpec) -> bool {
     spec.external_local && reachable_from_outside(spec)
 }

@@ -1,4 +1,4 @@
-//! The commands, up to their exit code: the wiring between the library and the terminal.
+//! The verbs: they connect the library to the terminal and return exit codes.
 
 use std::io::{self, BufWriter, ErrorKind, IsTerminal as _, Write};
 use std::os::unix::process::CommandExt as _;
@@ -24,14 +24,14 @@ use crate::{FINDING, UNREACHABLE};
 /// SIGTERM to exit at most; tasks that still run are left behind.
 const GOODBYE: Duration = Duration::from_millis(200);
 
-/// Says it, again at each change when watching.
+/// Prints the text, and again at each change when watching.
 pub(crate) fn shown(when: Repeat, text: impl FnMut() -> Result<String>) -> Result<ExitCode> {
     let is_screen = io::stdout().is_terminal();
     show::repeat::repeat(when.watch, is_screen, &mut io::stdout(), text)?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints one.
+/// Returns the text of one list.
 type List = fn(&Path, &Scope, Format) -> Result<String, show::Error>;
 
 /// A list of what belongs to services.
@@ -54,6 +54,7 @@ pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
                     String::from_utf8(text).context("a list in UTF-8")
                 });
             }
+            // Written while it is read: a full table is too large for one text.
             match list(&mut BufWriter::new(io::stdout().lock())) {
                 Err(show::Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {}
                 listed => listed?,
@@ -138,7 +139,7 @@ pub(crate) fn diff(options: &Diff) -> Result<ExitCode> {
     })
 }
 
-/// kube-proxy's file becomes ours.
+/// Prints kube-proxy's configuration file as files for this agent.
 pub(crate) fn migrate(file: &Path) -> Result<ExitCode> {
     let (name, text) = if file == Path::new("-") {
         ("standard input".into(), io::read_to_string(io::stdin()))
@@ -200,7 +201,7 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
             print(&format!("removed {}\n", file.display()))?;
         }
     }
-    // Stays where somebody else keeps something in it.
+    // The directory stays if other files are in it.
     drop(state.parent().map(std::fs::remove_dir));
     if removed.pins.is_empty() && removed.unmounted.is_none() && restored.is_empty() && !has_anchor
     {
@@ -229,7 +230,8 @@ pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Completions for a shell. They are made whole before any is written: their maker panics where nobody reads on.
+/// Prints the completions for a shell. They are generated before any is written, because `clap_complete` panics when a
+/// write fails, for example after `| head`.
 pub(crate) fn completions(shell: Shell) -> Result<ExitCode> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "lb-agent", &mut text);

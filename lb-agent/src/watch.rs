@@ -1,9 +1,9 @@
 //! Follows the objects of a Kubernetes API server and reports them as [`Event`]s.
 //!
-//! Only what a service proxy needs is asked for (contract 1.1), and each object is cut down as it
-//! arrives. Failures are retried for ever; meanwhile the last view stays, and [`ViewHealth`] says
-//! since when it is old. Never asks the server by an address that this agent programs itself:
-//! see [`client::Server`].
+//! Only what a service proxy needs is requested (contract 1.1), and each object is reduced as it arrives. Failures are
+//! retried for ever. Meanwhile the last view stays, and [`ViewHealth`] says since when it is old.
+//!
+//! The client never uses an address of the server that this agent programs itself: see [`client::Server`].
 
 mod access;
 mod body;
@@ -36,24 +36,24 @@ use crate::snapshot::{Event, HEADLESS_LABEL, PROXY_NAME_LABEL, ViewHealth};
 #[derive(Clone, Debug)]
 pub struct Watch {
     pub node: String,
-    /// Follow the Services whose proxy-name label is this, instead of those without the label.
+    /// Follow the Services with this value of the proxy-name label, instead of those without the label.
     pub service_proxy_name: Option<String>,
     /// How complete lists are read.
     pub list: ListMode,
 }
 
-/// How complete lists are read, at the start and after the server forgot where we were.
+/// How complete lists are read, at the start and after the server has forgotten the last position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListMode {
-    /// One by one as the first events of a watch where the server can do that, else in pages.
+    /// One by one as the first events of a watch if the server supports that, otherwise in pages.
     #[default]
     Streaming,
-    /// In pages, as far as the server divides them.
+    /// In pages, as far as the server divides the list.
     AtOnce,
 }
 
 impl Watch {
-    /// Follows until nobody receives the events any more.
+    /// Follows the objects until the receiver of the events is dropped.
     pub async fn run(self, client: Client, view: ViewHealth, events: Sender<Event>) {
         Box::pin(self.run_at(client, view, events, Pace::default())).await;
     }
@@ -61,8 +61,9 @@ impl Watch {
     async fn run_at(self, client: Client, view: ViewHealth, events: Sender<Event>, pace: Pace) {
         let (to, how) = ((view, events), (self.list, pace));
         let services = (Services, Some(self.service_labels()), Some(NOT_HEADLESS.to_owned()));
-        // By owner, not by the slice's own proxy-name label: the tracker joins them.
+        // Selected by owner, not by the slice's own proxy-name label: the tracker joins slices and Services.
         let slices = (Slices::default(), Some(format!("!{HEADLESS_LABEL}")), None);
+        // The name as a field selector is also what RBAC and the node authorizer can restrict to one object.
         let node = (Nodes, None, Some(format!("metadata.name={}", self.node)));
         let cidrs = (Cidrs::default(), None, None);
         let ((), (), (), ()) = tokio::join!(
@@ -73,7 +74,8 @@ impl Watch {
         );
     }
 
-    /// Contract 1.1: the server filters, so that a label set on a live Service acts as a deletion.
+    /// Returns the label selector. The server filters, so that a label set on a live Service acts as a deletion
+    /// (contract 1.1).
     fn service_labels(&self) -> String {
         match &self.service_proxy_name {
             Some(name) => format!("{PROXY_NAME_LABEL}={name}"),

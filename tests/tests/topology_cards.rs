@@ -306,7 +306,7 @@ fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
     rig.manifests().apply(&web)?;
     rig.start_agents(&[])?;
     let mut agent = rig.take_agent(0)?;
-    let both = (rig.pod(0, 0)?.netns(), "give the pod a route to them by its veth");
+    let both = (rig.pod(0, 0)?.netns(), "give the pod a route to them through its veth");
     let node = rig.node(0)?.netns();
     let alone = Netns::new(&format!("{}-alone", node.name()))?;
     let alone = (&alone, "give the pod a veth");

@@ -100,9 +100,9 @@ fn new_connections_get_no_port_of_a_flow_while_it_drains() -> Result<()> {
     let command = ["cleanup", "--drain", "--after-rules"];
     let log = node.directory().join("drain.log");
     let drain = agent.beside(&command, &log)?;
-    wait_until_ok(SOON, "flows are written down", || {
+    wait_until_ok(SOON, "flows are reserved", || {
         let said = fs::read_to_string(&log).unwrap_or_default();
-        ensure!(said.contains("every flow is written down"), "{said}");
+        ensure!(said.contains("every flow is reserved"), "{said}");
         Ok(())
     })?;
     for family in Family::ALL {
@@ -138,7 +138,7 @@ fn rules_that_do_not_come_leave_the_data_path_in_place() -> Result<()> {
     agent.stop()?;
     let (code, said) =
         agent.exit_code(&["cleanup", "--drain", "--after-rules", "--timeout", "1"])?;
-    ensure!(code == 1 && said.contains("rules did not come within 1 s"), "{code}: {said}");
+    ensure!(code == 1 && said.contains("rules did not appear within 1 s"), "{code}: {said}");
     for (family, protocol) in matrix() {
         drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
     }

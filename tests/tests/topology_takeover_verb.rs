@@ -236,7 +236,7 @@ fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection()
     go_on(&kept, |_| true)?;
     drop(kept);
     let (code, said) = agent.ended(&["takeover", "--remove-rules", "--wait", "--timeout", "60"])?;
-    let end = "removed device kube-ipvs0\nnothing left of kube-proxy\n";
+    let end = "removed interface kube-ipvs0\nnothing left of kube-proxy\n";
     ensure!(code == 0 && said.ends_with(end), "ended with {code}: {said}");
     let links = node.netns().tool("ip", &["link"])?;
     ensure!(!links.contains("kube-ipvs0"), "{links}");

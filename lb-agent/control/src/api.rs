@@ -1,4 +1,5 @@
-//! The API as clients see it: paths, bodies, answers. Deciding is elsewhere; this is who asks what, in which form.
+//! The API as clients see it: paths, bodies and answers. It reads who sends a request, what for and in which form; the
+//! rules that decide about objects are in `service` and `rules`.
 
 use std::sync::Arc;
 
@@ -50,17 +51,17 @@ const BODY: usize = 3 << 20;
 /// The state that all requests share.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// The stored objects.
+    /// The stored objects and their changes.
     pub store: Store,
     /// Where addresses and ports come from.
     pub ranges: Ranges,
-    /// Says who a bearer token belongs to.
+    /// Names the owner of a bearer token.
     pub tokens: Arc<crate::credentials::Tokens>,
 }
 
-/// Returns the API as a service for requests: of a listener, or of a client in this process.
+/// Returns the API as a service for requests, either of a listener or of a client in this process.
 ///
-/// The client is the [`Identity`] among a request's extensions, else the owner of its token.
+/// The client is the [`Identity`] among the extensions of a request, else the owner of its bearer token.
 pub fn router(server: Server) -> Router {
     Router::new().fallback(handle).with_state(server)
 }
@@ -75,6 +76,8 @@ async fn handle(State(server): State<Server>, request: Request<Body>) -> Answer 
 
 async fn respond(server: &Server, parts: &Parts, body: Body) -> Result<Answer, Failure> {
     let identity = access::identity(server, parts);
+    // Version and health need no credentials, as upstream's `system:public-info-viewer` allows. So a refusal of the
+    // identity is returned only after this.
     if let Some(answer) = discovery::open(parts) {
         return Ok(answer);
     }
@@ -96,11 +99,13 @@ async fn respond(server: &Server, parts: &Parts, body: Body) -> Result<Answer, F
         Verb::Patch => patch::patch(server, parts, target, whole(body).await?).await,
         Verb::Delete => delete::delete(server, parts, target, whole(body).await?).await,
         Verb::DeleteCollection => collect::delete(server, parts, target, whole(body).await?).await,
+        // Handled above, before the permission to do anything else is needed.
         Verb::Review => Err(Failure::no_path()),
     }
 }
 
 async fn whole(body: Body) -> Result<Bytes, Failure> {
+    // Limited while it is read: a client must not fill the memory with one request.
     let limited = Limited::new(body, BODY).collect().await;
     limited.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {

@@ -8,19 +8,19 @@ use crate::api::Identity;
 /// Length of the secret, in bytes.
 pub const SECRET: usize = 32;
 
-/// Makes tokens and tells whose they are.
+/// Makes tokens and identifies their owners.
 #[derive(Debug)]
 pub struct Tokens {
     key: hmac::Key,
 }
 
 impl Tokens {
-    /// Takes the secret that all tokens are proven by.
+    /// Takes the secret that authenticates all tokens (HMAC).
     pub fn new(secret: &[u8; SECRET]) -> Self {
         Self { key: hmac::Key::new(hmac::HMAC_SHA256, secret) }
     }
 
-    /// Makes a secret by chance.
+    /// Makes a random secret.
     pub fn secret() -> Result<[u8; SECRET], ring::error::Unspecified> {
         let mut secret = [0; SECRET];
         SystemRandom::new().fill(&mut secret)?;
@@ -34,17 +34,18 @@ impl Tokens {
         format!("{owner}.{}", hex(proof.as_ref()))
     }
 
-    /// Returns whose token it is, none where its proof is wrong.
+    /// Returns the owner of a token; `None` if its proof is wrong.
     pub fn identity(&self, token: &str) -> Option<Identity> {
         let (owner, proof) = token.rsplit_once('.')?;
         let digit = |it: &[u8]| u8::from_str_radix(std::str::from_utf8(it).ok()?, 16).ok();
         let proof: Option<Vec<u8>> = proof.as_bytes().chunks(2).map(digit).collect();
+        // Compares in constant time, so that a proof cannot be guessed digit by digit.
         hmac::verify(&self.key, owner.as_bytes(), &proof?).ok()?;
         Identity::of_word(owner)
     }
 }
 
-/// Two digits a byte.
+/// Returns two lower-case hexadecimal digits for each byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {
     let digit = |it: u8| char::from_digit(it.into(), 16).unwrap_or('0');
     bytes.iter().flat_map(|it| [digit(it >> 4), digit(it & 15)]).collect()

@@ -2,16 +2,16 @@
 
 use serde_json::Value;
 
-/// The kind of a fault; its words are the `reason` of a cause in a `Status`.
+/// The kind of a fault; [`Reason::word`] is the `reason` of a cause in a `Status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// The same value stands elsewhere already.
+    /// The value occurs more than once.
     Duplicate,
     /// The field may not be set here.
     Forbidden,
-    /// The value is none that the field can have.
+    /// The value is not valid for the field.
     Invalid,
-    /// The value is none of an enumeration.
+    /// The value is not in the set of allowed words.
     NotSupported,
     /// The field must be set.
     Required,
@@ -22,7 +22,7 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// Returns the word that stands in the `reason` of a cause.
+    /// Returns the `reason` of a cause, such as `FieldValueInvalid`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::Duplicate => "FieldValueDuplicate",
@@ -55,7 +55,7 @@ pub struct Cause {
     pub reason: Reason,
     /// Path of the field, such as `spec.ports[0].port`.
     pub field: String,
-    /// The text for a person, without the field.
+    /// The message for a person, without the field.
     pub message: String,
 }
 
@@ -72,44 +72,44 @@ impl Cause {
         Self { reason, field: field.into(), message }
     }
 
-    /// The field has a value that cannot be meant.
+    /// Makes a fault for a value that is not valid; `detail` says why.
     pub fn invalid(field: impl Into<String>, value: impl Into<Value>, detail: &str) -> Self {
         Self::new(Reason::Invalid, field, Some(value.into()), detail)
     }
 
-    /// The field must be set.
+    /// Makes a fault for a field that must be set.
     pub fn required(field: impl Into<String>, detail: &str) -> Self {
         Self::new(Reason::Required, field, None, detail)
     }
 
-    /// The field may not be set.
+    /// Makes a fault for a field that may not be set.
     pub fn forbidden(field: impl Into<String>, detail: &str) -> Self {
         Self::new(Reason::Forbidden, field, None, detail)
     }
 
-    /// The value stands elsewhere already.
+    /// Makes a fault for a value that occurs more than once.
     pub fn duplicate(field: impl Into<String>, value: impl Into<Value>) -> Self {
         Self::new(Reason::Duplicate, field, Some(value.into()), "")
     }
 
-    /// The same, with the value in upstream's own notation.
+    /// Makes a fault for a duplicate value that is already in upstream's notation, such as a struct.
     pub(crate) fn duplicate_text(field: impl Into<String>, value: &str) -> Self {
         let message = format!("{}: {value}", Reason::Duplicate.text());
         Self { reason: Reason::Duplicate, field: field.into(), message }
     }
 
-    /// The value is longer than `limit` bytes.
+    /// Makes a fault for a value that is longer than `limit` bytes.
     pub fn too_long(field: impl Into<String>, limit: usize) -> Self {
         Self::new(Reason::TooLong, field, None, &format!("may not be more than {limit} bytes"))
     }
 
-    /// There are more than `limit` values.
+    /// Makes a fault for more than `limit` values.
     pub fn too_many(field: impl Into<String>, count: usize, limit: usize) -> Self {
         let detail = format!("must have at most {limit} items");
         Self::new(Reason::TooMany, field, Some(count.into()), &detail)
     }
 
-    /// The value is none of `supported`.
+    /// Makes a fault for a value that is not one of `supported`.
     pub fn not_supported(
         field: impl Into<String>,
         value: impl Into<Value>,
@@ -120,21 +120,22 @@ impl Cause {
         Self::new(Reason::NotSupported, field, Some(value.into()), &detail)
     }
 
-    /// Returns what a person reads, with the field.
+    /// Returns the message with the field, for a person.
     pub fn line(&self) -> String {
         format!("{}: {}", self.field, self.message)
     }
 }
 
-/// An empty list as Go writes one that was never made.
+/// Returns a list of texts; an empty one as null, as Go writes a nil slice.
 pub(crate) fn list(values: &[String]) -> Value {
     if values.is_empty() { Value::Null } else { values.into() }
 }
 
-/// Returns all causes as one text; what is said twice is said once.
+/// Returns all causes as one text, each once.
 pub fn sentence(causes: &[Cause]) -> String {
     let mut lines: Vec<String> = Vec::new();
     for line in causes.iter().map(Cause::line) {
+        // As upstream's aggregate of errors prints each message once.
         if !lines.contains(&line) {
             lines.push(line);
         }

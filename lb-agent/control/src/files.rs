@@ -1,4 +1,5 @@
-//! The directory of a control plane: store, authority, certificate, secret and kubeconfigs, made at the first start.
+//! The directory of a control plane: store, certificate authority, certificate, secret and kubeconfigs. The first start
+//! creates them.
 
 use std::fs;
 use std::io::Write as _;
@@ -15,32 +16,32 @@ use serde_json::json;
 use crate::api::Identity;
 use crate::credentials::{SECRET, Tokens};
 
-/// A fault of the directory.
+/// An error about the directory.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file cannot be read or written.
-    #[error("{path}: {cause}\nremedy: --data names a directory that this user may write")]
+    #[error("{path}: {cause}\nremedy: give --data a directory that this user may write")]
     File {
-        /// Which one.
+        /// Path of the file.
         path: String,
-        /// Why not.
+        /// The error of the system.
         cause: std::io::Error,
     },
-    /// A certificate cannot be made.
+    /// A certificate could not be made.
     #[error("certificate: {0}")]
     Certificate(#[from] rcgen::Error),
-    /// There is no source of chance.
+    /// The system has no source of randomness.
     #[error("no random numbers")]
     Random,
-    /// Nothing was ever started here.
+    /// No control plane was ever started in this directory.
     #[error("{0} has no control plane yet\nremedy: lb-agent serve --data {0}")]
     Empty(String),
-    /// A file holds something else than it should.
+    /// A file has unexpected content.
     #[error("{0} is damaged\nremedy: restore it from a backup")]
     Damaged(String),
 }
 
-/// The directory.
+/// The directory and the files in it.
 #[derive(Clone, Debug)]
 pub struct Files {
     dir: PathBuf,
@@ -49,9 +50,9 @@ pub struct Files {
 /// Certificate and key of the server, in PEM.
 #[derive(Debug)]
 pub struct Serving {
-    /// The server's certificate, then the authority's.
+    /// The certificate of the server, followed by that of the authority.
     pub chain: String,
-    /// Private.
+    /// The private key in PEM.
     pub key: String,
 }
 
@@ -61,14 +62,14 @@ const SECRET_FILE: &str = "secret";
 const ADDRESS: &str = "address";
 
 impl Files {
-    /// Takes a directory, which is made where it is not there.
+    /// Takes a directory, and creates it if it does not exist.
     pub fn create(dir: &Path) -> Result<Self, Error> {
         let failed = |cause| Error::File { path: dir.display().to_string(), cause };
         fs::create_dir_all(dir).map_err(failed)?;
         Ok(Self { dir: dir.to_owned() })
     }
 
-    /// Takes a directory in which a control plane has been started.
+    /// Takes a directory in which a control plane was started before.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let files = Self { dir: dir.to_owned() };
         let is_there = files.path(AUTHORITY).is_file() && files.path(SECRET_FILE).is_file();
@@ -90,7 +91,7 @@ impl Files {
             .map_err(|cause| Error::File { path: path.display().to_string(), cause })
     }
 
-    /// Writes a file that nobody else may read, whole or not at all.
+    /// Writes a file that only its owner may read: whole or, after a crash, not at all.
     fn write(&self, name: &str, content: &[u8]) -> Result<(), Error> {
         let (path, beside) = (self.path(name), self.path(&format!("{name}.new")));
         let write = || -> std::io::Result<()> {
@@ -98,15 +99,17 @@ impl Files {
             let _: &mut _ = options.write(true).create(true).truncate(true).mode(0o600);
             let mut file = options.open(&beside)?;
             file.write_all(content)?;
+            // Before the rename, or a crash could leave an empty file under the final name.
             file.sync_all()?;
             fs::rename(&beside, &path)
         };
         write().map_err(|cause| Error::File { path: path.display().to_string(), cause })
     }
 
-    /// Returns who tokens belong to; the secret is made at the first time.
+    /// Returns the maker of tokens; the first call creates the secret.
     pub fn tokens(&self) -> Result<Tokens, Error> {
         let path = self.path(SECRET_FILE);
+        // Tokens are derived from the secret, so a new one would make all of them invalid.
         if !path.exists() {
             let secret = Tokens::secret().map_err(|_unspecified| Error::Random)?;
             self.write(SECRET_FILE, &secret)?;
@@ -118,7 +121,7 @@ impl Files {
         Ok(Tokens::new(&secret))
     }
 
-    /// Returns a certificate for these addresses; the authority is made at the first time.
+    /// Returns a certificate for these addresses; the first call creates the authority.
     pub fn serving(&self, addresses: &[IpAddr]) -> Result<Serving, Error> {
         if !self.path(AUTHORITY).exists() || !self.path(AUTHORITY_KEY).exists() {
             let key = KeyPair::generate()?;
@@ -128,6 +131,7 @@ impl Files {
         }
         let key = KeyPair::from_pem(&self.read(AUTHORITY_KEY)?)?;
         let issuer = Issuer::new(authority(), key);
+        // Clients trust the authority, so the server's own key may change with each start.
         let own = KeyPair::generate()?;
         let names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc"];
         let mut params = CertificateParams::new(names.map(str::to_owned))?;
@@ -141,14 +145,14 @@ impl Files {
         Ok(Serving { chain, key: own.serialize_pem() })
     }
 
-    /// Remembers where the server is asked, and writes the kubeconfig of the administrator.
+    /// Stores the server's address, and writes the kubeconfig of the administrator.
     pub fn publish(&self, address: &str) -> Result<(), Error> {
         self.write(ADDRESS, address.as_bytes())?;
         let text = self.kubeconfig(&Identity::Admin)?;
         self.write("admin.kubeconfig", text.as_bytes())
     }
 
-    /// Returns the kubeconfig of an identity, in JSON, which every reader of YAML takes.
+    /// Returns the kubeconfig of an identity in JSON, which is valid YAML.
     pub fn kubeconfig(&self, identity: &Identity) -> Result<String, Error> {
         let authority = base64(self.read(AUTHORITY)?.as_bytes());
         let server = self.read(ADDRESS)?;
@@ -169,7 +173,7 @@ fn named(name: &str) -> DistinguishedName {
     names
 }
 
-/// The subject of the authority; the same at every start.
+/// The subject of the authority. Clients trust it across restarts, so it is constant.
 fn authority() -> CertificateParams {
     let mut params = CertificateParams::default();
     params.distinguished_name = named("lb-agent control plane");
@@ -178,12 +182,13 @@ fn authority() -> CertificateParams {
     params
 }
 
-/// RFC 4648, with padding.
+/// Encodes in base64 with padding (RFC 4648, section 4).
 fn base64(bytes: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for chunk in bytes.chunks(3) {
         let word = chunk.iter().fold(0_u32, |word, it| word << 8 | u32::from(*it))
+            // A short last chunk is filled up with zero bits.
             << (8 * (3 - chunk.len()));
         for place in 0..4 {
             let digit = (word >> (18 - 6 * place)) & 63;

@@ -1,32 +1,32 @@
-//! The resources that are served: names, verbs, and the fields that can be selected by.
+//! The served resources: names, verbs, and the fields of field selectors.
 
 use serde_json::Value;
 
-/// One resource of one API group.
+/// A resource of an API group.
 #[derive(Debug, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "a row of a table")]
 pub struct Kind {
     /// API group, empty for the core.
     pub group: &'static str,
-    /// Name in paths, in the plural.
+    /// Plural name, as in paths.
     pub resource: &'static str,
-    /// Name of one.
+    /// Name of the kind, in the singular.
     pub kind: &'static str,
-    /// Name in the table of fields.
+    /// Name of the type in the table of fields.
     pub(crate) type_name: &'static str,
-    /// Reports whether its objects live in namespaces.
+    /// Whether its objects belong to namespaces.
     pub is_namespaced: bool,
     /// Short names that kubectl accepts.
     pub short: &'static [&'static str],
     /// Groups of resources that kubectl lists together.
     pub categories: &'static [&'static str],
-    /// Reports whether status is written apart.
+    /// Whether `status` is a subresource of its own.
     pub has_status: bool,
-    /// Reports whether clients may write it.
+    /// Whether clients may write it.
     pub is_writable: bool,
-    /// Reports whether a PUT creates what is not there.
+    /// Whether a PUT creates a missing object.
     pub is_created_by_put: bool,
-    /// JSON pointers of what can be selected by, besides name and namespace.
+    /// JSON pointers of the fields for field selectors, besides name and namespace.
     fields: &'static [&'static str],
 }
 
@@ -65,7 +65,7 @@ const EVENT_FIELDS: &[&str] = &[
     "type",
 ];
 
-/// All resources. The two kinds of Events are one kept object.
+/// All resources. The two kinds of Events share their stored objects.
 pub static KINDS: [Kind; 10] = [
     Kind {
         short: &["ev"],
@@ -148,34 +148,34 @@ impl Kind {
         KINDS.iter().find(|it| it.group == group && it.resource == resource)
     }
 
-    /// Returns the kind under which objects are kept.
+    /// Returns the kind whose form objects of a resource are stored in.
     pub(crate) fn kept(resource: &str) -> Option<&'static Self> {
         KINDS.iter().find(|it| it.resource == resource)
     }
 
-    /// Returns group and version as objects name them.
+    /// Returns group and version in the form of `apiVersion`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { "v1".into() } else { format!("{}/v1", self.group) }
     }
 
-    /// Returns the resource with its group as error texts name it.
+    /// Returns the resource with its group, as in error messages.
     pub fn qualified(&self) -> String {
         qualified(self.resource, self.group)
     }
 
-    /// Returns the kind with its group as error texts name it.
+    /// Returns the kind with its group, as in error messages.
     pub fn qualified_kind(&self) -> String {
         qualified(self.kind, self.group)
     }
 
-    /// Reports whether objects can be selected by a field.
+    /// Reports whether field selectors may use a field.
     pub(crate) fn can_select(&self, field: &str) -> bool {
         let field = self.kept_field(field);
         let is_namespace = field == "metadata.namespace" && self.is_namespaced;
         field == "metadata.name" || is_namespace || self.fields.contains(&field)
     }
 
-    /// Returns the name that a field has in what is kept.
+    /// Returns the name of a field in the stored form.
     pub(crate) fn kept_field<'a>(&self, field: &'a str) -> &'a str {
         if self.group != "events.k8s.io" {
             return field;
@@ -184,7 +184,7 @@ impl Kind {
         names.into_iter().find(|it| it.0 == field).map_or(field, |it| it.1)
     }
 
-    /// Returns what an object can be selected by; zero values are as Go prints them.
+    /// Returns the fields for field selectors with their values; zero values are written as Go prints them.
     pub(crate) fn selectable(&self, value: &Value) -> Vec<(&'static str, String)> {
         self.fields.iter().map(|field| (*field, field_text(field, value))).collect()
     }
@@ -203,6 +203,7 @@ fn field_text(field: &str, value: &Value) -> String {
     match found {
         Some(Value::String(text)) => text.clone(),
         Some(Value::Bool(flag)) => flag.to_string(),
+        // A missing boolean is false, and selectors compare texts.
         _ if matches!(field, "spec.unschedulable" | "spec.hostNetwork") => "false".into(),
         _ => String::new(),
     }

@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::check::{self, Faults};
 use crate::field::Cause;
 
-/// `metadata` of an object; what is empty is not set.
+/// The metadata of an object; empty values are not set.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "these are the API's own names")]
@@ -31,7 +31,7 @@ pub struct Meta {
     pub managed_fields: Value,
 }
 
-/// One owner of an object.
+/// An owner of an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 #[expect(missing_docs, reason = "these are the API's own names")]
@@ -46,10 +46,10 @@ pub struct Owner {
     pub block_owner_deletion: Option<bool>,
 }
 
-/// The syntax of a kind's names.
+/// A function that checks the names of a kind.
 pub(crate) type NameRule = fn(&str) -> Faults;
 
-/// Any name that can stand in a path.
+/// Checks a name that only has to be usable in a path.
 pub(crate) fn path_segment(name: &str) -> Faults {
     let whole = [".", ".."].into_iter().filter(|it| *it == name);
     let whole = whole.map(|it| format!("may not be '{it}'"));
@@ -57,12 +57,12 @@ pub(crate) fn path_segment(name: &str) -> Faults {
     whole.chain(parts.map(|it| format!("may not contain '{it}'"))).collect()
 }
 
-/// A name that can stand in front of more characters: a hyphen at its end is no fault.
+/// Checks a `generateName`: a hyphen at its end is valid, because more characters follow.
 fn prefix_of(rule: NameRule, prefix: &str) -> Faults {
     rule(prefix.strip_suffix('-').map_or_else(|| prefix.to_owned(), |it| format!("{it}a")).as_str())
 }
 
-/// The rules for a new object, and those that an update must keep too.
+/// Applies the rules for metadata that new and updated objects must satisfy.
 pub(crate) fn validate(meta: &Meta, is_namespaced: bool, rule: NameRule) -> Vec<Cause> {
     let mut causes = Vec::new();
     if !meta.generate_name.is_empty() {
@@ -122,6 +122,7 @@ fn owners(owners: &[Owner]) -> Vec<Cause> {
         );
         if owner.controller == Some(true) {
             let this = format!("{}/{}", owner.kind, owner.name);
+            // Two controllers would both adopt and change the object.
             if let Some(first) = &first {
                 let all = serde_json::to_value(owners).unwrap_or_default();
                 let detail = format!(
@@ -136,9 +137,10 @@ fn owners(owners: &[Owner]) -> Vec<Cause> {
     causes
 }
 
-/// The fields that an update may not change.
+/// Checks that an update leaves the immutable fields of the metadata alone.
 pub(crate) fn validate_update(new: &Meta, old: &Meta) -> Vec<Cause> {
     let mut causes = Vec::new();
+    // A new finalizer could keep the object for ever although its deletion was accepted.
     if old.deletion_timestamp.is_some() {
         let mut added: Vec<&String> =
             new.finalizers.iter().filter(|it| !old.finalizers.contains(it)).collect();

@@ -1,6 +1,6 @@
-//! The fields of every served object as data: decoding, writing, patches, protobuf and `OpenAPI` all go by one table.
+//! The fields of every served object as data: one table serves decoding, encoding, patches, protobuf and `OpenAPI`.
 //!
-//! The table, `schema/fields.txt`, is made by `cargo xtask schema`.
+//! `cargo xtask schema` generates the table, `schema/fields.txt`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -24,52 +24,52 @@ pub(crate) enum Kind {
     Bool,
     Int32,
     Int64,
-    /// Base64 in JSON.
+    /// Bytes; base64 in JSON.
     Bytes,
-    /// RFC 3339 in whole seconds.
+    /// A timestamp, RFC 3339 in whole seconds.
     Time,
-    /// RFC 3339 with six digits of a second.
+    /// A timestamp, RFC 3339 with microseconds.
     MicroTime,
     Quantity,
     IntOrString,
-    /// Any JSON.
+    /// Any JSON value, kept as it is.
     Any,
     List(Box<Self>),
     Map(Box<Self>),
-    /// By its name in the table.
+    /// An object of the type with this name in the table.
     Object(String),
 }
 
-/// A field as JSON has it.
+/// A field in JSON.
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
     pub(crate) name: String,
     pub(crate) kind: Kind,
-    /// An empty value is not written.
+    /// Whether an empty value is left out (`omitempty`).
     pub(crate) omits_empty: bool,
-    /// A struct of zero values is not written.
+    /// Whether a struct of zero values is left out (`omitzero`).
     pub(crate) omits_zero: bool,
-    /// Absent and zero differ.
+    /// Whether absent and zero differ (a pointer in Go).
     pub(crate) is_pointer: bool,
-    /// The field by which a strategic patch finds an element.
+    /// The merge key of a strategic merge patch: the field that identifies an element.
     pub(crate) merge_key: Option<String>,
-    /// How a strategic patch treats a list: `merge`, `replace`, `retainKeys`.
+    /// Patch strategies of the field: `merge`, `replace`, `retainKeys`.
     pub(crate) strategy: Vec<String>,
 }
 
-/// The field behind a number in protobuf.
+/// The meaning of a field number in protobuf.
 #[derive(Clone, Debug)]
 pub(crate) enum Wire {
-    /// A field, by its place in [`Type::fields`].
+    /// A field, by its index in [`Type::fields`].
     Field(usize),
-    /// The fields of another type, which JSON has among our own.
+    /// A type whose fields are inlined into this one in JSON.
     Inline(String),
 }
 
-/// An object's fields, in the order in which they are written.
+/// The fields of an object, in the order in which they are written.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Type {
-    /// Name without its package, for messages.
+    /// Name without its package, for error messages.
     pub(crate) short: String,
     pub(crate) fields: Vec<Field>,
     pub(crate) wire: BTreeMap<u64, Wire>,
@@ -84,7 +84,7 @@ impl Type {
 static TABLE: LazyLock<BTreeMap<String, Type>> =
     LazyLock::new(|| table(include_str!("schema/fields.txt")));
 
-/// Returns a type by its name in the table; an unknown one has no fields.
+/// Returns a type by its name in the table; an unknown type has no fields.
 pub(crate) fn type_of(name: &str) -> &'static Type {
     static NONE: LazyLock<Type> = LazyLock::new(Type::default);
     TABLE.get(name).unwrap_or(&NONE)
@@ -112,6 +112,7 @@ fn build(name: &str, lines: &Lines<'_>) -> Type {
     for words in lines.get(name).into_iter().flatten() {
         let [field, kind, number, flags @ ..] = words.as_slice() else { continue };
         let number: u64 = number.parse().unwrap_or(0);
+        // In JSON, fields of an inline type are those of the outer object; in protobuf they are a message of their own.
         if *field == "@inline" {
             built.fields.extend(build(kind, lines).fields);
             if number > 0 {

@@ -1,4 +1,4 @@
-//! The listener: TLS on one address, HTTP/1.1 and 2, until it is told to end.
+//! The listener: TLS on one address, HTTP/1.1 and HTTP/2.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -21,43 +21,43 @@ use crate::files::{self, Files, Serving};
 use crate::service::Ranges;
 use crate::store::{self, Retention, Store};
 
-/// Connections at once, all clients together.
+/// Largest number of connections, of all clients together.
 const CONNECTIONS: usize = 4_096;
-/// For the handshake, and for the head of a request.
+/// Time limit for the TLS handshake and for the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The options of a control plane.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directory for everything that is kept.
+    /// Directory of the store, the certificates and the kubeconfigs.
     pub data: PathBuf,
-    /// Where it listens.
+    /// Address and port to listen on.
     pub listen: SocketAddr,
-    /// Where addresses and ports come from.
+    /// The ranges that cluster addresses and node ports come from.
     pub ranges: Ranges,
 }
 
-/// Why a control plane does not run.
+/// An error that keeps a control plane from running.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory.
+    /// The directory is not usable.
     #[error(transparent)]
     Files(#[from] files::Error),
-    /// The store.
+    /// The store is not usable.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// The objects that must exist before the first client could not be made.
+    /// The objects that must exist before the first client could not be created.
     #[error("first objects: {}", .0.message)]
     First(Failure),
-    /// The address.
+    /// The address cannot be listened on.
     #[error("listen on {address}: {cause}\nremedy: choose another address with --listen")]
     Listen {
-        /// Which one.
+        /// The requested address.
         address: SocketAddr,
-        /// Why not.
+        /// The error of the system.
         cause: std::io::Error,
     },
-    /// Certificate and key do not fit.
+    /// Certificate and key do not belong together, or cannot be parsed.
     #[error("TLS: {0}")]
     Tls(String),
 }
@@ -68,12 +68,12 @@ pub struct Running {
     router: Router,
     listener: TcpListener,
     acceptor: TlsAcceptor,
-    /// Where it listens.
+    /// The address and port it listens on; the port is a number even if 0 was requested.
     pub address: SocketAddr,
 }
 
 impl Running {
-    /// Opens the store, makes what is missing, and binds the address.
+    /// Opens the store, creates what is missing, and binds the address.
     pub async fn start(options: Options) -> Result<Self, Error> {
         let files = Files::create(&options.data)?;
         let tokens = Arc::new(files.tokens()?);
@@ -83,8 +83,10 @@ impl Running {
         let listener = listener.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let server = Server { store, ranges: options.ranges.clone(), tokens };
+        // After the socket is bound, because the Service `kubernetes` contains its port; before it is served.
         bootstrap(&server, address.port()).await.map_err(Error::First)?;
         let asked = match address.ip() {
+            // No client can connect to the unspecified address, so the kubeconfig names the local one.
             ip if ip.is_unspecified() => IpAddr::from(Ipv4Addr::LOCALHOST),
             ip => ip,
         };
@@ -99,11 +101,13 @@ impl Running {
         self.router.clone()
     }
 
-    /// Serves until `end` is over; what is on its way then is cut off, and nothing kept is lost by it.
+    /// Serves until `end` completes. Requests under way are then cut off; stored objects are durable.
     pub async fn run(self, end: impl Future<Output = ()>) {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
         tokio::pin!(end);
         loop {
+            // The permit before the connection: over the limit, clients wait in the kernel's queue and need no memory
+            // here.
             let permit = tokio::select! {
                 () = &mut end => return,
                 permit = Arc::clone(&connections).acquire_owned() => permit,
@@ -128,7 +132,7 @@ impl Running {
 }
 
 async fn serve(stream: TcpStream, acceptor: &TlsAcceptor, router: Router) {
-    // Watches are many small writes, each of which somebody waits for.
+    // A watch is many small writes, and a client waits for each: Nagle's algorithm would delay them.
     drop(stream.set_nodelay(true));
     let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else {
         return;
@@ -152,6 +156,7 @@ fn acceptor(serving: &Serving) -> Result<TlsAcceptor, Error> {
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     let config = config.map_err(|error| wrong(&error))?.with_no_client_auth();
     let mut config = config.with_single_cert(chain, key).map_err(|error| wrong(&error))?;
+    // client-go prefers HTTP/2, with which all watches share one connection.
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -1,6 +1,7 @@
-//! Deciding about Services: what becomes of an object that a client wants, and which addresses and ports it books.
+//! Decisions about Services: the object that is stored for a request, and the addresses and ports that it books.
 //!
-//! Nothing here reads a clock, a file or a socket: what is taken is asked through [`Taken`], chance through [`Dice`].
+//! Nothing here reads a clock, a file or a socket: [`Taken`] tells which addresses and ports are in use, [`Dice`]
+//! supplies random numbers.
 
 mod allocate;
 mod annotations;

@@ -1,8 +1,8 @@
 //! The store: one file, one revision, and a window of the last changes.
 //!
-//! A write is one transaction of objects, bookings and history; those that wait together share one commit to disk.
-//! Reads return what is on disk: a change is seen once it is durable. Watches read the window at their own pace; who
-//! falls out of it is told so, and no writer ever waits for a reader.
+//! A write is one transaction of objects, bookings and history. Transactions that wait at the same time share one
+//! commit to disk. Reads return durable state only: a change is visible once it is on disk. A watch reads the window at
+//! its own pace; if it falls out of the window it gets an error, so no writer ever waits for a reader.
 
 use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, mpsc};
@@ -24,36 +24,36 @@ use file::File;
 use state::State;
 use writer::{Job, Writer};
 
-/// A fault of the file.
+/// An error of the store's file.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The file cannot be opened.
     #[error("store {path}: {cause}\nremedy: {remedy}")]
     Open {
-        /// Where it is.
+        /// Path of the file.
         path: String,
-        /// In the words of who tried.
+        /// The error of the database.
         cause: String,
-        /// The remedy.
+        /// The action that helps, for the operator.
         remedy: &'static str,
     },
-    /// The contents of the file cannot be read.
+    /// The content of the file cannot be read.
     #[error("store: {0}")]
     Read(String),
-    /// A change could not be written; nothing of it is kept.
+    /// A change could not be written; none of it is kept.
     #[error("store: the change was not written: {0}")]
     Write(String),
-    /// The writer has ended.
+    /// The writer thread has ended.
     #[error("store: closed")]
     Closed,
 }
 
-/// How much of the past is kept for watches: what is younger than `age`, and the last `changes`.
+/// How much history is kept for watches: every change younger than `age`, and at least the last `changes`.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// So many changes at least.
+    /// Number of changes that are kept in any case.
     pub changes: usize,
-    /// Changes of so long ago at least.
+    /// Age up to which changes are kept.
     pub age: Duration,
 }
 
@@ -63,7 +63,7 @@ impl Default for Retention {
     }
 }
 
-/// The store; clones are the same one.
+/// The store. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Store {
     state: Arc<RwLock<State>>,
@@ -72,10 +72,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the file, or makes it, and starts its writer.
+    /// Opens the file, or creates it, and starts the writer thread.
     pub fn open(path: &Path, retention: Retention) -> Result<Self, Error> {
         let file = File::open(path)?;
         let state = file.load()?;
+        // Watchers wait on the revision and then read the state; the writer never waits for them.
         let (published, revision) = watch::channel(state.revision());
         let state = Arc::new(RwLock::new(state));
         let (jobs, queue) = mpsc::channel();
@@ -87,11 +88,11 @@ impl Store {
     }
 
     fn state(&self) -> RwLockReadGuard<'_, State> {
-        // Nothing that holds it leaves it half changed.
+        // A panic of another holder cannot leave the state half changed, so the poison is ignored.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Runs a transaction: all of what it changes is kept, or none where it fails.
+    /// Runs a transaction. All its changes are stored, or none if `work` returns an error.
     pub async fn write<T: Send + 'static, E: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Transaction<'_>) -> Result<T, E> + Send + 'static,
@@ -101,7 +102,7 @@ impl Store {
             let result = work(transaction);
             let is_kept = result.is_ok();
             let reply = move |written: Result<(), Error>| {
-                // The client may have gone.
+                // The client may have closed the connection.
                 drop(reply.send(written.map(|()| result)));
             };
             (is_kept, Box::new(reply))
@@ -115,23 +116,23 @@ impl Store {
         self.state().revision()
     }
 
-    /// Returns a receiver that is told of every new revision.
+    /// Returns a receiver that gets every new revision.
     pub fn revisions(&self) -> watch::Receiver<u64> {
         self.revision.clone()
     }
 
-    /// Returns one object.
+    /// Returns an object at the current revision; `None` if it does not exist.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
         self.state().get(key)
     }
 
-    /// Returns the objects of a resource, of one namespace or all, in order, with the revision that they are of.
+    /// Returns the objects of a resource in key order, of one namespace or all, with the revision of the list.
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> (u64, Vec<Arc<Object>>) {
         let state = self.state();
         (state.revision(), state.list(resource, namespace))
     }
 
-    /// Returns the objects as they were at an earlier revision.
+    /// Returns the objects as they were at an earlier revision. Error: the window does not reach back that far.
     pub fn list_at(
         &self,
         resource: &str,
@@ -141,9 +142,9 @@ impl Store {
         self.state().list_at(resource, namespace, revision)
     }
 
-    /// Returns the revision that is now, and up to `most` changes of a resource after another one.
+    /// Returns the current revision, and up to `most` changes of a resource after `after`.
     ///
-    /// Fewer than `most` are all that there are.
+    /// Fewer than `most` changes mean that there are no more.
     pub fn changes(
         &self,
         resource: &str,

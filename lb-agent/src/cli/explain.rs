@@ -7,34 +7,34 @@ use clap::{Args, ValueEnum};
 
 use super::{Format, Pins};
 
-/// Port of a client that names none: the Maglev slot, and so the backend, depends on it.
+/// Port of a client given without one. The Maglev slot, and so the backend, depends on it.
 const CLIENT_PORT: u16 = 40_000;
 
 /// `lb-agent explain`
 #[derive(Clone, Debug, Args)]
 pub struct Explain {
-    /// The client: ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT; without
-    /// a port 40000. Which backend is chosen depends on it.
+    /// The client: ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT. The port, 40000 if none is given, affects the choice of the
+    /// backend.
     #[arg(value_name = "CLIENT")]
     pub client: Client,
-    /// The address and port that it asks: of a ClusterIP, a node port, an external IP or a load balancer.
+    /// Address and port that the client connects to: of a ClusterIP, a node port, an external IP or a load balancer.
     #[arg(value_name = "ADDRESS:PORT")]
     pub to: SocketAddr,
     /// Transport protocol of the packet.
     #[arg(long, value_enum, default_value = "tcp")]
     pub protocol: Transport,
-    /// Interface by which the client's packets come in [default: that of the route to the client].
+    /// Interface on which the client's packets arrive [default: that of the route to the client].
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Output format; `table` is a line for each fact here.
+    /// Output format; `table` prints one line for each fact.
     #[command(flatten)]
     pub format: Format,
 }
 
-/// A client's address, and its port.
+/// Address and port of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Client(pub SocketAddr);
 
@@ -42,6 +42,7 @@ impl FromStr for Client {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        // An address alone first: an IPv6 address has colons of its own.
         let address = text.trim_matches(['[', ']']).parse::<IpAddr>();
         let with_port =
             address.map(|ip| SocketAddr::new(ip, CLIENT_PORT)).or_else(|_| text.parse());
@@ -51,7 +52,7 @@ impl FromStr for Client {
     }
 }
 
-/// A protocol of Services.
+/// A transport protocol that Services have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
     Tcp,

@@ -9,7 +9,7 @@ use tracing_subscriber::filter::EnvFilter;
 
 pub use self::writer::{LastLines, lost};
 
-/// How to log.
+/// Log flags.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub struct Log {
@@ -21,7 +21,7 @@ pub struct Log {
     pub v: Option<u8>,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Plain text.
@@ -32,8 +32,9 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    /// Logs to standard error from here on, as much as `verbosity` says; `RUST_LOG` is stronger.
-    /// The last lines are written when the returned value is dropped.
+    /// Starts logging to standard error at a verbosity; `RUST_LOG` takes precedence.
+    ///
+    /// Dropping the returned value writes the last lines.
     pub fn start(self, verbosity: u8) -> io::Result<LastLines> {
         let (lines, flush) = writer::start(io::stderr())?;
         let filter =
@@ -41,6 +42,7 @@ impl LogFormat {
         let subscriber = tracing_subscriber::fmt()
             .with_env_filter(filter)
             .with_writer(lines)
+            // A line that cannot be written must not lead to another line.
             .log_internal_errors(false)
             .with_target(false);
         match self {
@@ -51,8 +53,8 @@ impl LogFormat {
     }
 }
 
-/// The filter of the log where `RUST_LOG` is not set. The agent itself logs that a server is away, with the
-/// consequences; the client's own lines about each attempt are for those who look closer.
+/// Returns the log filter for a verbosity. The client library's lines about each attempt need a higher verbosity,
+/// because the agent itself logs that a server is not reachable, and the consequences.
 fn filter(verbosity: u8) -> String {
     let (ours, client) = match verbosity {
         0..=2 => ("info", "off"),

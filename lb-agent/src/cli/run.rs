@@ -1,4 +1,4 @@
-//! `run`, and the settings that other commands share with it.
+//! Arguments of `run`, shared with other commands.
 
 use std::path::{Path, PathBuf};
 
@@ -23,7 +23,7 @@ pub struct Start {
     pub instead: Instead,
 }
 
-/// The actions of kube-proxy's command other than to run.
+/// Actions that kube-proxy's command line offers in place of running.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Instead of running")]
 pub struct Instead {
@@ -39,13 +39,13 @@ pub struct Instead {
 }
 
 impl Instead {
-    /// Where the configuration is to be written; as with kube-proxy, an empty name is none.
+    /// Returns the file for the configuration. As with kube-proxy, an empty name counts as absent.
     pub fn write_config_to(&self) -> Option<&Path> {
         named(self.write_config_to.as_ref())
     }
 }
 
-/// The flags of the agent, for each command that reads them.
+/// The flags of the agent, shared by every command that reads them.
 #[derive(Debug, Args)]
 pub struct Run {
     /// Kubeconfig for the API server [default without --manifests: the pod's service account].
@@ -90,18 +90,18 @@ pub struct Run {
 }
 
 impl Run {
-    /// The file of `--config`; as with kube-proxy, an empty name is none.
+    /// Returns the file of `--config`. As with kube-proxy, an empty name counts as absent.
     pub fn config_file(&self) -> Option<&Path> {
         named(self.config.as_ref())
     }
 
-    /// The file of `--kubeconfig`, the same way.
+    /// Returns the file of `--kubeconfig`; an empty name counts as absent.
     pub fn kubeconfig_file(&self) -> Option<&Path> {
         named(self.kubeconfig.as_ref())
     }
 }
 
-/// A path that may be empty, which clap's own may not.
+/// Parses a path that may be empty; clap's own parser refuses empty ones.
 fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
@@ -119,6 +119,7 @@ fn size(text: &str) -> Result<(String, u32), String> {
         return Err("a map needs at least one entry".into());
     }
     let name = name.to_uppercase();
+    // Refused here, as an error of usage, and not only when maps are made.
     Shape::ensure_sizable(&name)?;
     Ok((name, entries))
 }

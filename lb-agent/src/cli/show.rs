@@ -1,4 +1,4 @@
-//! Arguments of the commands that print lists: which services, and which format.
+//! Arguments of the commands that print lists: selection and format.
 
 use std::io::{self, IsTerminal as _};
 use std::net::IpAddr;
@@ -49,19 +49,19 @@ pub enum MapVerb {
     List(MapList),
 }
 
-/// A list of something that belongs to services.
+/// Options of a list of objects that belong to services.
 #[derive(Clone, Debug, Args)]
 pub struct Services {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Which services.
+    /// Selection of services.
     #[command(flatten)]
     pub scope: Scope,
     /// Output format.
     #[command(flatten)]
     pub format: Format,
-    /// Whether to repeat.
+    /// Whether to repeat the output.
     #[command(flatten)]
     pub repeat: Repeat,
 }
@@ -72,7 +72,7 @@ pub struct LbList {
     /// Print in the format of `ipvsadm -Ln`.
     #[arg(long, conflicts_with_all = ["output", "no_headers"])]
     pub ipvs: bool,
-    /// Which services, and how to print them.
+    /// Selection of services, and format.
     #[command(flatten)]
     pub services: Services,
 }
@@ -89,10 +89,10 @@ pub struct ServiceShow {
     /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Output format; `table` is a page of text here.
+    /// Output format; `table` prints a page of text.
     #[command(flatten)]
     pub format: Format,
-    /// Whether to repeat.
+    /// Whether to repeat the output.
     #[command(flatten)]
     pub repeat: Repeat,
 }
@@ -111,15 +111,15 @@ pub struct Diff {
 /// `lb-agent ct list`
 #[derive(Clone, Debug, Args)]
 pub struct CtList {
-    /// Which flows.
+    /// Selection of flows.
     #[command(flatten)]
     pub filter: FlowFilter,
-    /// Which services, and how to print the flows.
+    /// Selection of services, and format.
     #[command(flatten)]
     pub services: Services,
 }
 
-/// Flows that have all of this.
+/// A selection of flows: those that match every given option.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FlowFilter {
     /// Only flows of this service: NAMESPACE/NAME or NAME, with :PORT for one port; or a number.
@@ -137,7 +137,7 @@ pub struct FlowFilter {
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("which").args(["service", "client", "backend", "all"]).required(true).multiple(true))]
 pub struct Flush {
-    /// Which flows.
+    /// Selection of flows.
     #[command(flatten)]
     pub filter: FlowFilter,
     /// All flows of this node.
@@ -157,12 +157,12 @@ pub struct MapList {
     /// Output format.
     #[command(flatten)]
     pub format: Format,
-    /// Whether to repeat.
+    /// Whether to repeat the output.
     #[command(flatten)]
     pub repeat: Repeat,
 }
 
-/// Which services.
+/// A selection of services.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Scope {
     /// Only services of this namespace.
@@ -180,7 +180,8 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// Whether a service, as `namespace/name:port`, is asked for; one whose name is lost only without -n.
+    /// Reports whether a service, as `namespace/name:port`, is selected. A service whose name is not known is selected
+    /// only without a namespace.
     pub fn has(&self, service: Option<&str>) -> bool {
         let Some(wanted) = &self.namespace else { return true };
         let namespace =
@@ -188,13 +189,13 @@ impl Scope {
         namespace == Some(wanted)
     }
 
-    /// Whether what belongs to IPv4, or else to IPv6, is asked for.
+    /// Reports whether IPv4, else IPv6, is selected.
     pub const fn has_family(&self, is_v4: bool) -> bool {
         if is_v4 { !self.ipv6 } else { !self.ipv4 }
     }
 }
 
-/// How a list is printed.
+/// Format of a list.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Format {
     /// Output format.
@@ -203,12 +204,12 @@ pub struct Format {
     /// Do not print the header line.
     #[arg(long)]
     pub no_headers: bool,
-    /// Set from the terminal, not by a flag.
+    /// Whether to use colours; set from the terminal, not by a flag.
     #[arg(skip = has_colours())]
     pub colour: bool,
 }
 
-/// Once, or until interrupted.
+/// Whether output is printed once or until interrupted.
 #[derive(Clone, Copy, Debug, Args)]
 pub struct Repeat {
     /// Print again after each change, until interrupted.
@@ -216,7 +217,7 @@ pub struct Repeat {
     pub watch: bool,
 }
 
-/// How lists are printed.
+/// Output formats of lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Output {
     /// Columns.
@@ -231,7 +232,7 @@ pub enum Output {
     Name,
 }
 
-/// Colours are for people: on a terminal, unless they asked for none (no-color.org).
+/// Reports whether output is coloured: only on a terminal, and not with `NO_COLOR` (no-color.org).
 fn has_colours() -> bool {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     !refused && io::stdout().is_terminal()

@@ -12,22 +12,22 @@ use super::LogFormat;
 /// `lb-agent serve`
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Directory for everything that is kept: store, certificates, admin.kubeconfig.
+    /// Directory for the store, the certificates and admin.kubeconfig.
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
-    /// Where it listens, by TLS.
+    /// Address and port to listen on, by TLS.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:6443")]
     pub listen: SocketAddr,
-    /// Ranges of cluster addresses: one, or one of each family; the first is what Services get.
+    /// Ranges of cluster addresses: one, or one of each family. Services get the first family by default.
     #[arg(long, value_name = "PREFIX,..", value_delimiter = ',', default_values = ["10.96.0.0/16", "fd00:10:96::/112"])]
     pub service_cidr: Vec<IpNet>,
-    /// Node ports and health check ports.
+    /// Range of node ports and health check ports.
     #[arg(long, value_name = "FIRST-LAST", default_value = "30000-32767")]
     pub node_port_range: PortRange,
-    /// How log lines look.
+    /// Log format.
     #[arg(long, value_enum, default_value_t)]
     pub log_format: LogFormat,
-    /// How much is logged: 0 to 2 state, 3 and 4 each decision, 5 and more everything.
+    /// Log verbosity: 0 to 2 info, 3 and 4 debug, 5 and more trace.
     #[arg(short = 'v', value_name = "LEVEL", default_value_t = 0)]
     pub verbosity: u8,
 }
@@ -38,7 +38,7 @@ pub struct KubeconfigVerb {
     /// Directory of the control plane.
     #[arg(long, value_name = "DIR")]
     pub data: PathBuf,
-    /// The role that the file is for.
+    /// Role that the kubeconfig is for.
     #[command(flatten)]
     pub whose: Whose,
 }
@@ -47,10 +47,10 @@ pub struct KubeconfigVerb {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct Whose {
-    /// May do everything.
+    /// May make every request.
     #[arg(long)]
     pub admin: bool,
-    /// The agent of this node: reads, writes Events, its own Lease and the status of its own Node.
+    /// The agent of this node: may read everything, and write Events, its own Lease and the status of its own Node.
     #[arg(long, value_name = "NAME")]
     pub node: Option<String>,
     /// May only read.

@@ -1,4 +1,4 @@
-//! `AgentConfiguration` v1alpha1: what we can do and kube-proxy cannot.
+//! Reads `AgentConfiguration` v1alpha1: the settings that kube-proxy does not have.
 
 use super::kube_proxy::some;
 use super::section::{Found, Section};
@@ -16,7 +16,7 @@ pub(super) const SHORT_CUTS: [(&str, ShortCuts); 2] =
     [("on", ShortCuts::On), ("off", ShortCuts::Off)];
 pub(super) const ECHO: [(&str, Echo); 2] = [("answer", Echo::Answer), ("reject", Echo::Reject)];
 
-/// Reads the document.
+/// Reads the document into the configuration.
 pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.masquerade.file(section.word("masquerade", &MASQUERADE));
     config.socket_lb.file(section.word("socketLB", &SOCKET_LB));
@@ -30,6 +30,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.cgroup.file(section.path("cgroup").map(some));
     config.service_proxy_name.file(section.text("serviceProxyName").map(some));
     for (key, found) in section.numbers("mapSizes") {
+        // Map names are upper case; the file may have them in either case.
         let name = key.to_uppercase();
         match Shape::ensure_sizable(&name) {
             Ok(()) => {
@@ -39,6 +40,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
             Err(why) => section.wrong(found.place, &format!("mapSizes.{key}"), why),
         }
     }
+    // SCTP is not under `timeouts`, which has the names of kube-proxy's section `conntrack`.
     config.timeouts.sctp.file(section.duration("sctpTimeout"));
     section.sub("timeouts", |section| {
         let timeouts = &mut config.timeouts;
@@ -56,6 +58,7 @@ fn patterns(section: &mut Section, key: &str) -> Option<Found<Vec<Pattern>>> {
     for (at, found) in list.into_iter().enumerate() {
         match found.value.parse::<Pattern>() {
             Ok(pattern) => patterns.push(pattern),
+            // Each entry is reported with its own place, so that one attempt shows all problems.
             Err(why) => section.wrong(found.place, &format!("{key}[{at}]"), why.to_owned()),
         }
     }

@@ -1,11 +1,11 @@
-//! Checks and defaults that depend on several values, once all of them are read.
+//! Checks and defaults that involve several values, applied when all values are read.
 
 use std::net::Ipv6Addr;
 
 use super::{Config, DetectLocalMode, Error, Masquerade, Origin, Setting};
 
 impl Config {
-    /// Applies the defaults that follow from several values together.
+    /// Applies the defaults. Errors: a detector without the name that it needs, or an unusable host name.
     pub(super) fn apply_defaults(&mut self) -> Result<(), Error> {
         self.settle_listeners();
         self.settle_hostname()?;
@@ -25,12 +25,17 @@ impl Config {
         if let Some(wanting) = wanting {
             return Err(Error::Flag(wanting.into()));
         }
+        // `masqueradeAll` only makes sense with kube-proxy's masquerade. An explicit `masquerade: edge` is more
+        // specific and wins.
         if self.masquerade_all.value && !self.masquerade.is_set() {
             let origin = self.masquerade_all.origin;
             self.masquerade = Setting { value: Masquerade::KubeProxy, origin };
         } else if self.masquerade_all.value && self.masquerade.value == Masquerade::Edge {
             self.warnings.push("masqueradeAll: ignored because masquerade is edge".into());
         }
+        // kube-proxy's default mode is ClusterCIDR, which without a prefix detects nothing (contract 3.4). It applies
+        // if the file names a detector or asks for kube-proxy's masquerade; otherwise interfaces tell which clients are
+        // local.
         let is_as_kube_proxy = self.is_detection_named
             || self.has_kube_proxy_document && self.masquerade.value == Masquerade::KubeProxy;
         let is_open = self.detect_local.value == DetectLocalMode::Unset;
@@ -55,7 +60,8 @@ impl Config {
         Ok(())
     }
 
-    /// kube-proxy fills in a file's defaults by its `bindAddress`; flags have none to be filled in (contract 8.1).
+    /// Adapts the default listeners to the family of the file's `bindAddress`, as kube-proxy does for files only
+    /// (contract 8.1).
     fn settle_listeners(&mut self) {
         let is_of_file = matches!(self.bind_address.origin, Origin::File(_));
         if !is_of_file || self.bind_address.value.is_ipv4() {
@@ -64,13 +70,14 @@ impl Config {
         for (listener, ip) in
             [(&mut self.healthz, Ipv6Addr::UNSPECIFIED), (&mut self.metrics, Ipv6Addr::LOCALHOST)]
         {
+            // A configured address stays as it is.
             if let (false, Some(address)) = (listener.is_set(), &mut listener.value) {
                 address.set_ip(ip.into());
             }
         }
     }
 
-    /// As the name of a Node is written: kube-proxy trims and lowers what it is told.
+    /// Trims the Node's name and converts it to lower case, as kube-proxy does.
     fn settle_hostname(&mut self) -> Result<(), Error> {
         let Some(name) = &mut self.hostname.value else { return Ok(()) };
         let trimmed = name.trim().to_lowercase();

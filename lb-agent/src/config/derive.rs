@@ -1,4 +1,4 @@
-//! Derives flags and prefixes of the data path's settings from a configuration, and the facts that the node needs.
+//! Derives the data path's settings and the facts about the node from a configuration.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -19,12 +19,13 @@ use crate::plan::Family;
 use crate::reconcile::wire;
 use crate::snapshot::NodeSpec;
 
-/// How much wider than the range of one node the pods' range is taken to be, IPv4 first: clusters have a /16 with a
-/// /24 for each node by default. An IPv6 site has a /48 at most, and its ranges for nodes are a /64.
+/// Number of bits by which the cluster's pod range is assumed to be wider than that of one node, IPv4 first.
+///
+/// By default clusters have a /16 with a /24 for each node. An IPv6 site has at most a /48, with a /64 for each node.
 const NODES_BITS: [u8; 2] = [8, 32];
 
 impl Config {
-    /// Reads the flags, and the file that they name.
+    /// Reads the flags, and the file that they name. Errors: an unreadable file, or invalid values.
     pub fn load(run: &Run) -> Result<Self, Error> {
         let text = match run.config_file() {
             None => None,
@@ -36,7 +37,7 @@ impl Config {
         Self::of(run, text.as_deref())
     }
 
-    /// Reads the flags, and the text of the file that they name.
+    /// Reads the flags, and `text` as the file that they name.
     pub fn of(run: &Run, text: Option<&str>) -> Result<Self, Error> {
         let mut config = Self {
             file: run.config_file().map(PathBuf::from),
@@ -47,12 +48,13 @@ impl Config {
             let file = config.file.clone().unwrap_or_default();
             config.read(text).map_err(|problems| Error::File { file, problems })?;
         }
+        // Flags after the file, whose values they replace; defaults last, as they depend on both.
         flags::apply(&mut config, run).map_err(Error::Flag)?;
         config.apply_defaults()?;
         Ok(config)
     }
 
-    /// The flags of the settings that do not follow from services.
+    /// Returns the flags of `Settings` that depend on the configuration alone.
     pub fn flags(&self) -> u32 {
         let no_detector = self.detect_local.value == DetectLocalMode::ClusterCidr
             && self.cluster_cidr.value.is_empty();
@@ -69,7 +71,7 @@ impl Config {
         all.iter().filter(|(_, is_set)| *is_set).fold(0, |flags, (flag, _)| flags | flag)
     }
 
-    /// The flag of the sockets that are served.
+    /// Returns the flag of `Settings` that says which sockets are served.
     pub const fn socket_mode(&self) -> u32 {
         match self.socket_lb.value {
             SocketLb::Off => Settings::SOCKETS_OFF,
@@ -94,7 +96,7 @@ impl Config {
         )
     }
 
-    /// Sources that count as local, one prefix of each family (contract 3.4).
+    /// Returns the prefixes of local sources, one of each family (contract 3.4).
     pub fn local(&self, node: Option<&NodeSpec>) -> [Prefix; 2] {
         let cidrs = if self.detect_local.value == DetectLocalMode::NodeCidr {
             node.map(|node| &*node.pod_cidrs).unwrap_or_default()
@@ -106,8 +108,8 @@ impl Config {
         prefixes(cidrs)
     }
 
-    /// Where the pods of the whole cluster have their addresses, one prefix of each family: the configured ones, else
-    /// prefixes around the ranges of this node.
+    /// Returns the prefixes of the whole cluster's pods, one of each family: the configured ones, else prefixes around
+    /// the ranges of this node.
     pub fn pods(&self, node: Option<&NodeSpec>) -> [Prefix; 2] {
         if !self.cluster_cidr.value.is_empty() {
             return prefixes(&self.cluster_cidr.value);
@@ -115,6 +117,7 @@ impl Config {
         let around = |own: &IpNet| {
             let [v4, v6] = NODES_BITS;
             let wider = if own.addr().is_ipv4() { v4 } else { v6 };
+            // Controllers cut the ranges of nodes from one prefix; its length is not known, so a usual one is assumed.
             let bits = own.prefix_len().saturating_sub(wider);
             IpNet::new(own.addr(), bits).unwrap_or(*own)
         };
@@ -122,12 +125,12 @@ impl Config {
         prefixes(&own.iter().map(around).collect::<Vec<_>>())
     }
 
-    /// Where pods have their addresses.
+    /// Returns the known prefixes of pods.
     pub fn pod_ranges(&self, node: &NodeSpec) -> Vec<IpNet> {
         node.pod_cidrs.iter().chain(&self.cluster_cidr.value).copied().collect()
     }
 
-    /// The clients that count as local, where devices tell.
+    /// Returns which clients count as local if interfaces tell (contract 3.4).
     pub fn local_clients(&self) -> LocalClients {
         match self.detect_local.value {
             DetectLocalMode::BridgeInterface => {
@@ -142,7 +145,8 @@ impl Config {
         }
     }
 
-    /// The node as it is known before its object is.
+    /// Returns what is known of the node before its Node object arrives; `before` are the primary addresses of an
+    /// earlier run.
     pub fn identity(&self, before: Primary) -> Identity {
         let primary = self.primary(before);
         Identity {
@@ -156,21 +160,22 @@ impl Config {
         }
     }
 
-    /// The primary addresses, of which a specific `bindAddress` replaces the one of its family.
+    /// Returns the primary addresses. A specific `bindAddress` replaces the one of its family (contract 8.3).
     pub fn primary(&self, found: Primary) -> Primary {
         match self.bind_address.value {
+            // The default means all addresses and names none.
             ip if ip.is_unspecified() => found,
             IpAddr::V4(ip) => Primary { v4: Some(ip.into()), ..found },
             IpAddr::V6(ip) => Primary { v6: Some(ip.into()), ..found },
         }
     }
 
-    /// How long a change may wait before `/healthz` is bad (contract 6.2).
+    /// Returns how long a change may wait until `/healthz` fails: twice `syncPeriod` (contract 6.2).
     pub const fn patience(&self) -> Duration {
         self.sync_period.value.saturating_mul(2)
     }
 
-    /// How long idle flows are kept.
+    /// Returns the idle timeouts of flows, in seconds.
     pub fn lifetimes(&self) -> Lifetimes {
         let all = &self.timeouts;
         Lifetimes {
@@ -182,40 +187,41 @@ impl Config {
         }
     }
 
-    /// The cgroup to attach to.
+    /// Returns the cgroup for the socket hooks.
     pub fn cgroup(&self) -> PathBuf {
         let found = || find_cgroup2().unwrap_or_else(|| PathBuf::from("/sys/fs/cgroup"));
         self.cgroup.value.clone().unwrap_or_else(found)
     }
 
-    /// The name of our Node.
+    /// Returns the name of this node's Node object.
     pub fn node(&self) -> String {
         let host = || {
             let name = nix::sys::utsname::uname();
+            // The kubelet registers the node by the host's name in lower case.
             name.map(|name| name.nodename().to_string_lossy().to_lowercase()).unwrap_or_default()
         };
         self.hostname.value.clone().filter(|name| !name.is_empty()).unwrap_or_else(host)
     }
 
-    /// Map sizes by name.
+    /// Returns the configured map sizes, in entries, by name.
     pub fn sizes(&self) -> std::collections::BTreeMap<String, u32> {
         self.map_sizes.iter().map(|(name, size)| (name.clone(), size.value)).collect()
     }
 }
 
-/// Whole seconds, at least one, as the data path counts them.
+/// Returns whole seconds, the unit of the data path, and at least one.
 fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX).max(1)
 }
 
-/// The first of each family.
+/// Returns the first prefix of each family; a default one that matches nothing if there is none.
 fn prefixes(cidrs: &[IpNet]) -> [Prefix; 2] {
     Family::ALL.map(|family| {
         let cidr = cidrs.iter().find(|cidr| values::family(cidr) == family);
         cidr.map_or_else(Prefix::default, |cidr| Prefix {
             ip: wire(cidr.network()),
             mask: match cidr.netmask() {
-                // The 96 bits before a mapped address are part of it.
+                // In v4-mapped form the prefix includes the 96 bits before the IPv4 address.
                 IpAddr::V4(mask) => {
                     let bits = u128::from(u32::from(mask)) | (u128::MAX << 32);
                     Ip::v6(bits.to_be_bytes())

@@ -1,4 +1,4 @@
-//! Settings with a fixed set of values as types, and the addresses that a list of `nodePortAddresses` covers.
+//! Settings with a fixed set of values, and the addresses that a list of `nodePortAddresses` covers.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -8,70 +8,71 @@ use ipnet::IpNet;
 use super::{Setting, values};
 use crate::plan::Family;
 
-/// How pods of this node are told from everybody else (contract 3.4).
+/// How local pods are distinguished from other clients (contract 3.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DetectLocalMode {
-    /// By `clusterCIDR` where there is one, else by the device that a packet comes from.
+    /// By `clusterCIDR` if there is one, else by the interface on which a packet arrives.
     #[default]
     Unset,
     ClusterCidr,
-    /// By the `podCIDRs` of our Node.
+    /// By the `podCIDRs` of this node's Node object.
     NodeCidr,
-    /// By the name of a bridge.
+    /// By the name of the bridge on which a packet arrives.
     BridgeInterface,
-    /// By the beginning of the device's name.
+    /// By a prefix of the name of the interface on which a packet arrives.
     InterfaceNamePrefix,
 }
 
-/// When the source of a packet is translated.
+/// Which packets are masqueraded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Masquerade {
-    /// Where the reply would not come back through us.
+    /// Only those whose reply would not return through this node.
     #[default]
     Edge,
-    /// Where kube-proxy does it.
+    /// Those that kube-proxy masquerades (contract 3.3).
     KubeProxy,
 }
 
-/// The sockets that are served before a packet exists.
+/// Which TCP sockets are connected to a backend in connect(2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SocketLb {
-    /// Those of the node's own network namespace.
+    /// Sockets of the node's own network namespace.
     #[default]
     Host,
-    /// Those of every namespace.
+    /// Sockets of every network namespace.
     All,
     Off,
 }
 
-/// Whether XDP is used on devices to the outside.
+/// Whether XDP is used on external interfaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acceleration {
-    /// On hardware whose driver can.
+    /// On hardware interfaces whose driver supports it.
     #[default]
     Auto,
-    /// On every device whose driver can, virtual ones too; and there it sends past the stack (ADR 0019).
+    /// On every external interface whose driver supports it, virtual ones included; XDP also redirects past the stack
+    /// (ADR 0019).
     Native,
-    /// Nowhere.
+    /// XDP is attached to no interface.
     Off,
 }
 
 /// Whether packets of known flows bypass the stack at tc (ADR 0021).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShortCuts {
-    /// They do not: netfilter, other programs and queues see every packet.
+    /// No packet bypasses the stack: netfilter, other programs and queues see all of them.
     #[default]
     Off,
-    /// They do, where the packet came by the interface that its source lives behind.
+    /// Packets bypass the stack if they arrived on the interface that their source lives behind.
     On,
 }
 
-/// The answer to a ping of a `ClusterIP`.
+/// The reply to a ping of a `ClusterIP`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Echo {
     #[default]
     Answer,
-    /// Port unreachable.
+    /// An ICMP port unreachable message.
     Reject,
 }
 
@@ -80,11 +81,11 @@ pub enum Echo {
 pub struct NodePortAddresses {
     /// The node's primary address of each family.
     pub primary: bool,
-    /// Every address.
+    /// Every address of the node accepts `NodePorts`.
     pub all: bool,
-    /// Loopback, by the socket hooks.
+    /// Loopback addresses, through the socket hooks.
     pub localhost: bool,
-    /// Every address within these.
+    /// Every address inside these prefixes.
     pub cidrs: Vec<IpNet>,
 }
 
@@ -94,18 +95,18 @@ impl Default for NodePortAddresses {
     }
 }
 
-/// How long idle flows are kept.
+/// Idle timeouts of flows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// An open connection.
+    /// An established TCP connection.
     pub tcp_established: Setting<Duration>,
-    /// A connection that one side closed.
+    /// A TCP connection that one side has closed.
     pub tcp_close_wait: Setting<Duration>,
-    /// Datagrams never answered.
+    /// UDP without a reply.
     pub udp: Setting<Duration>,
-    /// Datagrams both ways.
+    /// UDP with packets in both directions.
     pub udp_stream: Setting<Duration>,
-    /// SCTP associations that were answered.
+    /// SCTP associations with a reply.
     pub sctp: Setting<Duration>,
 }
 
@@ -122,10 +123,11 @@ impl Default for Timeouts {
 }
 
 impl NodePortAddresses {
-    /// Whether `NodePorts` are served on an address of the node.
+    /// Reports whether `NodePorts` are served on an address of the node; `primary` is the node's primary address of
+    /// that family.
     pub fn accepts(&self, ip: IpAddr, primary: Option<IpAddr>) -> bool {
         if ip.is_loopback() {
-            // By the socket hooks, never by address.
+            // Loopback is served by the socket hooks, not by address.
             return false;
         }
         let mut cidrs =
@@ -136,12 +138,12 @@ impl NodePortAddresses {
         if self.primary && primary == Some(ip) {
             return true;
         }
-        // A family of which the list says nothing is served on all addresses (contract 3.5).
+        // A family that the list does not name is served on all its addresses (contract 3.5).
         let is_silent = cidrs.peek().is_none() && (!self.primary || primary.is_none());
         is_silent || cidrs.any(|cidr| cidr.contains(&ip))
     }
 
-    /// Whether the list is match-all for a family: one wildcard listener will do.
+    /// Reports whether the list covers every address of a family, so that one wildcard listener is enough.
     pub fn is_all(&self, family: Family, primary: Option<IpAddr>) -> bool {
         let mut cidrs = self.cidrs.iter().filter(|cidr| values::family(cidr) == family).peekable();
         let is_silent = cidrs.peek().is_none() && (!self.primary || primary.is_none());

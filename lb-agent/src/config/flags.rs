@@ -1,4 +1,4 @@
-//! kube-proxy's flags by their names, for install scripts that pass them. Ours are in `cli`.
+//! kube-proxy's flags under their own names, so that its install scripts work unchanged. The other flags are in `cli`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -83,7 +83,7 @@ pub struct ProxyFlags {
     pub ignored_flags: IgnoredFlags,
 }
 
-/// Collects which flags a file has made void.
+/// Applies flags to settings, and collects those that `--config` overrides.
 struct Taking {
     with_file: bool,
     ignored: Vec<&'static str>,
@@ -104,9 +104,10 @@ impl Taking {
     }
 }
 
-/// Takes over what was typed.
+/// Applies the flags to the configuration. Errors: an invalid value.
 pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let proxy = &run.proxy;
+    // As in kube-proxy, most flags are ignored together with a file; the warnings at the end name them.
     let mut taking = Taking { with_file: config.file.is_some(), ignored: Vec::new() };
     let t = &mut taking;
     let given = proxy.bind_address.as_ref().filter(|text| !text.is_empty());
@@ -118,6 +119,7 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let (text, port) = (proxy.healthz_bind_address.as_ref(), proxy.healthz_port);
     let healthz = listener("healthz-bind-address", text, port.unwrap_or(10_256))?;
     t.flag(&mut config.healthz, "healthz-bind-address", healthz);
+    // The port comes after the address: with the value 0 it turns the listener off.
     t.flag(&mut config.healthz, "healthz-port", none_at_zero(port));
     let (text, port) = (proxy.metrics_bind_address.as_ref(), proxy.metrics_port);
     let metrics = listener("metrics-bind-address", text, port.unwrap_or(10_249))?;
@@ -137,18 +139,18 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let list = proxy.nodeport_addresses.iter().flatten().filter(|text| !text.is_empty());
     let wanted: Result<Vec<_>, _> = list.map(|text| node_port_address(text)).collect();
     let wanted = wanted.map_err(|error| format!("--nodeport-addresses: {error}"))?;
-    // As with kube-proxy, an empty list is none.
+    // As in kube-proxy, an empty list counts as absent.
     let accepted = (!wanted.is_empty()).then(|| accepted(&wanted));
     t.flag(&mut config.node_port_addresses, "nodeport-addresses", accepted);
     t.flag(&mut config.masquerade_all, "masquerade-all", proxy.masquerade_all);
     let localhost = proxy.iptables_localhost_nodeports;
     t.flag(&mut config.localhost_node_ports, "iptables-localhost-nodeports", localhost);
-    // Zero means that nothing is set.
+    // Zero counts as absent.
     let period = proxy.iptables_sync_period.filter(|period| !period.is_zero());
     t.flag(&mut config.sync_period, "iptables-sync-period", period);
     t.flag(&mut config.oom_score_adj, "oom-score-adj", proxy.oom_score_adj);
     timeouts(t, config, proxy);
-    // In a file without one, the flag still says how to reach the API server.
+    // Together with a file, the flag counts only if the file names no kubeconfig.
     let kubeconfig = run.kubeconfig_file().map(PathBuf::from);
     if config.kubeconfig.is_set() && kubeconfig.is_some() {
         taking.ignored.push("kubeconfig");
@@ -172,7 +174,7 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
 }
 
 fn timeouts(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
-    // Zero means that nothing is set.
+    // Zero counts as absent.
     let some = |time: Option<Duration>| time.filter(|time| !time.is_zero());
     let all = &mut config.timeouts;
     let open = some(proxy.conntrack_tcp_timeout_established);
@@ -184,7 +186,7 @@ fn timeouts(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
     t.flag(&mut all.udp_stream, "conntrack-udp-timeout-stream", stream);
 }
 
-/// Flags that kube-proxy does not have: they win over the file.
+/// Applies the flags that kube-proxy does not have: they take precedence over the file.
 fn ours(config: &mut Config, run: &Run) {
     let external = (!run.external_device.is_empty()).then(|| run.external_device.clone());
     config.external_devices.flag("external-device", external);
@@ -192,7 +194,7 @@ fn ours(config: &mut Config, run: &Run) {
     config.pod_devices.flag("pod-device", pods);
     config.cgroup.flag("cgroup", run.cgroup.clone().map(Some));
     config.bpf_dir.flag("bpf-dir", run.bpf_dir.clone());
-    // A flag that sizes a map, under whatever name, replaces the value of the file.
+    // A flag replaces the file's sizes of all maps that it covers: `FLOWS` also replaces `FLOWS4` and `FLOWS6`.
     for shape in run.map_size.iter().flat_map(|(name, _)| Shape::sized_by(name)) {
         config.map_sizes.remove(shape.name);
     }
@@ -212,7 +214,7 @@ fn detect_local_mode(proxy: &ProxyFlags) -> Result<Option<DetectLocalMode>, Stri
     found.map(|(_, mode)| Some(*mode)).ok_or_else(refusal)
 }
 
-/// As with kube-proxy, port 0 is no server, and another one is only for an address without.
+/// Returns "no listener" for port 0. As in kube-proxy, any other port only completes an address without one.
 fn none_at_zero(port: Option<u16>) -> Listener {
     port.filter(|port| *port == 0).map(|_| None)
 }
@@ -222,6 +224,7 @@ type Listener = Option<Option<std::net::SocketAddr>>;
 fn listener(flag: &str, text: Option<&String>, port: u16) -> Result<Listener, String> {
     match text {
         None => Ok(None),
+        // As in kube-proxy, an empty address turns the listener off.
         Some(text) if text.is_empty() => Ok(Some(None)),
         Some(text) => {
             let address = values::listener(text, port);

@@ -1,6 +1,6 @@
-//! `KubeProxyConfiguration` v1alpha1 (contract 8.1): what has a meaning here, what is accepted without one.
+//! Reads `KubeProxyConfiguration` v1alpha1 (contract 8.1), fields without a meaning here included.
 //!
-//! As kubeadm writes it, a field that is empty, null or `0s` is not set.
+//! A field that is empty, null or `0s` counts as absent: kubeadm writes all fields that way.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -18,13 +18,14 @@ pub(super) const MODES: [(&str, DetectLocalMode); 4] = [
     ("InterfaceNamePrefix", DetectLocalMode::InterfaceNamePrefix),
 ];
 
-/// Words of `logging.format`.
+/// Words of `logging.format`, with their meaning.
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 2] =
     [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
-/// Reads the document.
+/// Reads the document into the configuration.
 pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.has_kube_proxy_document = true;
+    // The default of the detector depends on whether the file names one (`defaults.rs`).
     config.is_detection_named = section.names("clusterCIDR") || section.names("detectLocalMode");
     config.hostname.file(section.text("hostnameOverride").map(some));
     config.bind_address.file(
@@ -50,6 +51,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.oom_score_adj.file(section.integer("oomScoreAdj", -1_000, 1_000));
     section.sub("clientConnection", |section| {
         config.kubeconfig.file(section.path("kubeconfig").map(some));
+        // These concern kube-proxy's own client.
         section.ignored_flags(&["acceptContentTypes", "contentType", "qps", "burst"]);
     });
     modes_of_kube_proxy(config, section);
@@ -57,7 +59,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     section.durations(&["configSyncPeriod"]);
     section.sub("logging", |section| {
         config.log_format.file(section.word("format", &LOG_FORMATS));
-        // Zero means that nothing is set; what is above all is all.
+        // Zero counts as absent, and any verbosity above 255 means everything.
         let verbosity = section.integer("verbosity", 0, i64::from(u32::MAX));
         let verbosity = verbosity.filter(|found| found.value > 0);
         config.verbosity.file(verbosity.map(|found| Found {
@@ -78,13 +80,13 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     ]);
 }
 
-/// The sections of the modes that we are none of: of those that were not chosen nothing counts.
+/// Reads the sections of kube-proxy's modes. Only fields of the mode in use take effect.
 fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
     let mode = &config.mode.value;
     let (is_nftables, is_ipvs) = (mode == "nftables", mode == "ipvs");
     let is_iptables = !is_nftables && !is_ipvs;
     section.sub("iptables", |section| {
-        // The mode ipvs masquerades by it, too.
+        // In kube-proxy, mode ipvs masquerades by this field as well.
         let all = section.where_it_counts("masqueradeAll", !is_nftables, Section::flag);
         config.masquerade_all.file(all);
         config.localhost_node_ports.file(section.flag("localhostNodePorts"));
@@ -141,13 +143,13 @@ fn node_port_addresses(config: &mut Config, section: &mut Section) {
     config.node_port_addresses.file(Some(Found { value: accepted(&wanted), place: first }));
 }
 
-/// The prefixes that `localhost` stands for.
+/// The prefixes that the word `localhost` stands for.
 const LOOPBACK: [IpNet; 2] = [
     IpNet::V4(Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8)),
     IpNet::V6(Ipv6Net::new_assert(Ipv6Addr::LOCALHOST, 128)),
 ];
 
-/// One entry of `nodePortAddresses`.
+/// An entry of `nodePortAddresses`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Accepted {
     Primary,
@@ -168,7 +170,7 @@ pub(super) fn node_port_address(text: &str) -> Result<Accepted, String> {
     }
 }
 
-/// The meaning of all entries together.
+/// Combines all entries of the list.
 pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
     let mut addresses = NodePortAddresses { primary: false, ..NodePortAddresses::default() };
     for entry in wanted {
@@ -177,7 +179,7 @@ pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
             Accepted::All => addresses.all = true,
             Accepted::Localhost => {
                 addresses.localhost = true;
-                // Both families have a prefix, so that neither is unlimited.
+                // A family without an entry would be served on all its addresses (contract 3.5): both get one.
                 addresses.cidrs.extend(LOOPBACK);
             }
             Accepted::Within(cidr) => {

@@ -1,50 +1,51 @@
 //! `config migrate`: kube-proxy's `ConfigMap`, or the file in it, becomes the two documents that `--config` reads.
 //!
-//! Only what somebody set is written, so that defaults stay defaults. Fields that are left out are named; settings of
-//! ours that nobody set follow as comments.
+//! Only values that are set are written, so that defaults can still change. Warnings name the fields that are left out;
+//! the unset settings of `AgentConfiguration` follow as comments.
 
 use super::tree::{self, Node, Value};
 use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};
 
-/// The key of the file in kube-proxy's `ConfigMap`, as kubeadm writes it.
+/// Key of the configuration file in kube-proxy's `ConfigMap`, as kubeadm writes it.
 const KEY: &str = "config.conf";
-/// Where `deploy/daemonset.yaml` mounts the host's cgroups; found there by itself.
+/// Mount point of the host's cgroups in `deploy/daemonset.yaml`. In a pod the agent finds it without the setting.
 const HOST_CGROUP: &str = "/host/cgroup";
 
-/// The new file, and what is not in it.
+/// The converted configuration, and what could not be converted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Migrated {
     /// Two YAML documents.
     pub documents: String,
-    /// The settings that were left out, and why.
+    /// The settings that are left out, and why.
     pub warnings: Vec<String>,
 }
 
-/// Why nothing can be migrated.
+/// An error that leaves nothing to migrate.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Fields that cannot be used.
+    /// The file has invalid fields.
     #[error("{file}: {}", joined(problems))]
     Problems {
         file: String,
-        /// All that is wrong with it.
+        /// All invalid fields of kube-proxy's file.
         problems: Vec<Problem>,
     },
-    /// Another `ConfigMap`.
+    /// The `ConfigMap` has no key `config.conf`.
     #[error("{file}: the ConfigMap has no data.{KEY}; give kube-proxy's ConfigMap")]
     NoKey { file: String },
-    /// Values that do not fit together.
+    /// Two values contradict each other.
     #[error("{file}: {source}")]
     Together { file: String, source: super::Error },
-    /// It could not be written.
+    /// The documents cannot be written as YAML.
     #[error("write yaml")]
     Yaml(#[from] serde_saphyr::ser::Error),
 }
 
-/// The two documents that say what `text` says. `file` is for messages.
+/// Converts a configuration to the two documents. `file` names it in messages.
 pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
     let refuse = |file: &str, problems| Error::Problems { file: file.to_owned(), problems };
     let documents = tree::documents(text).map_err(|problem| refuse(file, vec![problem]))?;
+    // Operators have either the `ConfigMap`, from kubectl, or the file inside it.
     let config_map = documents.iter().find(|document| is_text(document, "kind", "ConfigMap"));
     let (file, text) = match config_map {
         None => (file.to_owned(), text.to_owned()),
@@ -69,6 +70,7 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
     }
     if config.mode.is_set() {
         config.mode = Setting::default();
+        // An unknown mode has a warning already.
         let is_told = config.warnings.iter().any(|warning| warning.starts_with("mode "));
         if !is_told {
             config.warnings.push("mode: left out; the data path is eBPF".into());
@@ -85,7 +87,7 @@ fn document(config: &Config, api: (&str, &str)) -> Result<String, Error> {
     Ok(text.trim_end().to_owned() + "\n")
 }
 
-/// Ours that nobody set, as comments: what they are then, or could be.
+/// Returns the unset settings of `AgentConfiguration` as comments, with their defaults or an example.
 fn unset(config: &Config) -> String {
     let entries = config.entries().into_iter();
     let ours = entries.filter(|entry| entry.is_ours && entry.origin == Origin::Default);
@@ -98,7 +100,7 @@ fn unset(config: &Config) -> String {
     });
     let lines: String = lines.collect();
     let sizes = if config.map_sizes.is_empty() { "# mapSizes: {}\n" } else { "" };
-    format!("# Not set; with what they are then:\n{lines}{sizes}")
+    format!("# Not set; each line shows a default or an example:\n{lines}{sizes}")
 }
 
 fn entry<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
@@ -162,7 +164,7 @@ mod tests {
         assert_eq!(after.warnings, Vec::<String>::new());
     }
 
-    /// Every setting of ours with a value that is not its default.
+    /// Every setting of this agent, with a value that is not its default.
     const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\nshortCuts: 'on'\necho: reject\n\
         localhostNodePorts: true\nexternalDevices: [eth*]\npodDevices: [cali*]\nbpfDir: /sys/fs/bpf/x\n\
         cgroup: /host/cgroup/unified\nserviceProxyName: other\nmapSizes: {FLOWS: 4096}\n\

@@ -1,4 +1,4 @@
-//! A mapping of a configuration file, read key by key: what is wrong is collected, what nobody asked for is named.
+//! Reads a mapping of a configuration file key by key. Invalid values are collected, and unread keys are reported.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,23 +9,23 @@ use ipnet::IpNet;
 use super::tree::{Node, Place, Value};
 use super::{Problem, values};
 
-/// A value out of a file.
+/// A value from a file, and its place there.
 #[derive(Clone, Debug)]
 pub(super) struct Found<T> {
     pub(super) value: T,
     pub(super) place: Place,
 }
 
-/// The findings of reading so far.
+/// The findings so far.
 #[derive(Debug, Default)]
 pub(super) struct Notes {
-    /// Values that cannot be used.
+    /// Invalid values, which make the configuration fail.
     pub(super) problems: Vec<Problem>,
-    /// Settings that are left out.
+    /// Settings without effect, which are only logged.
     pub(super) warnings: Vec<String>,
 }
 
-/// One mapping. Keys that were read are taken out of it.
+/// A mapping. Reading a key removes it from `entries`, so that the unread ones remain.
 #[derive(Debug)]
 pub(super) struct Section {
     path: String,
@@ -34,7 +34,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// The top of a document. A document that is no mapping has no keys.
+    /// Takes the top level of a document. A document that is not a mapping has no keys.
     pub(super) fn of(document: &Node) -> Self {
         let mut section =
             Self { path: String::new(), entries: BTreeMap::new(), notes: Notes::default() };
@@ -47,26 +47,27 @@ impl Section {
             | Value::Text(_)
             | Value::List(_) => {
                 let shown = document.value.shown();
-                section.wrong(document.place, "", format!("{shown} is no mapping"));
+                section.wrong(document.place, "", format!("{shown} is not a mapping"));
             }
         }
         section
     }
 
-    /// Reads a mapping inside this one.
+    /// Reads a mapping nested in this one.
     pub(super) fn sub<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let path = self.path_of(key);
         let node = self.entries.remove(key);
         let node = node.unwrap_or_else(|| Node { place: Place::default(), value: Value::Null });
         let mut inner = Self { path, ..Self::of(&node) };
         let value = read(&mut inner);
+        // Unknown keys of the inner mapping are reported with their whole path.
         let notes = inner.finish();
         self.notes.problems.extend(notes.problems);
         self.notes.warnings.extend(notes.warnings);
         value
     }
 
-    /// The findings, with a warning for each key that nobody asked for.
+    /// Returns the findings, with a warning for each key that was not read.
     pub(super) fn finish(mut self) -> Notes {
         for (key, node) in std::mem::take(&mut self.entries) {
             let (place, path) = (node.place, self.path_of(&key));
@@ -75,13 +76,13 @@ impl Section {
         self.notes
     }
 
-    /// Notes that a key cannot be used.
+    /// Records that the value of a key is invalid.
     pub(super) fn wrong(&mut self, place: Place, key: &str, message: String) {
         let field = self.path_of(key);
         self.notes.problems.push(Problem { place, field, message });
     }
 
-    /// Accepts keys that have no meaning here, and says so once for those that are set.
+    /// Accepts keys that have no meaning here, with a warning for each that is set.
     pub(super) fn ignored_flags(&mut self, keys: &[&str]) {
         for key in keys {
             if let Some(node) = self.entries.remove(*key).filter(|node| node.value.is_set()) {
@@ -90,15 +91,14 @@ impl Section {
         }
     }
 
-    /// Durations that must be right, though nothing follows from them: those that are set are named.
+    /// Validates durations that have no effect here, with a warning for each that is set.
     pub(super) fn durations(&mut self, keys: &[&str]) {
         for key in keys {
             let _: Option<Found<Duration>> = self.where_it_counts(key, false, Self::duration);
         }
     }
 
-    /// Reads a key that must be right in any case. Where nothing
-    /// follows from it, there is no value, and what is set is named.
+    /// Reads and validates a key. With `counts` false its value is dropped, with a warning if it is set.
     pub(super) fn where_it_counts<T>(
         &mut self,
         key: &str,
@@ -106,6 +106,7 @@ impl Section {
         read: fn(&mut Self, &str) -> Option<Found<T>>,
     ) -> Option<Found<T>> {
         let is_set = self.entries.get(key).is_some_and(|node| node.value.is_set());
+        // Read in any case, so that a wrong value is reported even where it has no effect.
         let found = read(self, key);
         if let Some(found) = &found
             && is_set
@@ -121,12 +122,12 @@ impl Section {
         self.notes.warnings.push(format!("{place}: {path}: has no effect here, ignored"));
     }
 
-    /// Whether a key is there, be it empty.
+    /// Reports whether a key is present, even with an empty value.
     pub(super) fn names(&self, key: &str) -> bool {
         self.entries.contains_key(key)
     }
 
-    /// A text that is not empty.
+    /// Reads a text that is not empty.
     pub(super) fn text(&mut self, key: &str) -> Option<Found<String>> {
         self.parse(key, "a text", |text| Ok(text.to_owned()))
     }
@@ -135,13 +136,13 @@ impl Section {
         self.parse(key, "a path", |text| Ok(PathBuf::from(text)))
     }
 
-    /// A duration as Go writes them; zero means that nothing is set.
+    /// Reads a duration in Go's notation; zero counts as absent.
     pub(super) fn duration(&mut self, key: &str) -> Option<Found<Duration>> {
         let found = self.parse(key, "a duration such as 30s or 1h0m0s", values::duration);
         found.filter(|found| !found.value.is_zero())
     }
 
-    /// One of a few words. Without quotes, YAML takes `on` and `off` for truth values.
+    /// Reads one of several words. YAML takes `on` and `off` without quotes for booleans, so these are converted back.
     pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<Found<T>> {
         if let Some(node) = self.entries.get_mut(key)
             && let Value::Bool(value) = node.value
@@ -157,7 +158,7 @@ impl Section {
         })
     }
 
-    /// A text that `parse` turns into something; empty and null are as if it were not there.
+    /// Reads a text and parses it with `parse`. Empty and null count as absent.
     pub(super) fn parse<T>(
         &mut self,
         key: &str,
@@ -168,7 +169,7 @@ impl Section {
         let text = match &node.value {
             Value::Text(text) if text.is_empty() => return None,
             Value::Text(text) => text.clone(),
-            // `0` for a duration, a number for a name.
+            // YAML reads `0` as a duration, or a name of digits, as an integer.
             Value::Integer(number) => number.to_string(),
             Value::Null | Value::Bool(_) | Value::Float(_) | Value::List(_) | Value::Map(_) => {
                 return self.refuse(key, &node, allowed, "");
@@ -180,7 +181,7 @@ impl Section {
         }
     }
 
-    /// true or false.
+    /// Reads a boolean; every other type is an error.
     pub(super) fn flag(&mut self, key: &str) -> Option<Found<bool>> {
         let node = self.take(key)?;
         let Value::Bool(value) = node.value else {
@@ -189,7 +190,7 @@ impl Section {
         Some(Found { value, place: node.place })
     }
 
-    /// A whole number within bounds.
+    /// Reads an integer from `low` to `high`.
     pub(super) fn integer(&mut self, key: &str, low: i64, high: i64) -> Option<Found<i64>> {
         let node = self.take(key)?;
         if let Value::Integer(value) = node.value
@@ -200,7 +201,7 @@ impl Section {
         self.refuse(key, &node, &format!("{low} to {high}"), "")
     }
 
-    /// A list of texts, each with its place. Null is no list.
+    /// Reads a list of texts, each with its place; null counts as absent.
     pub(super) fn texts(&mut self, key: &str) -> Option<Vec<Found<String>>> {
         let node = self.take(key)?;
         let Value::List(list) = node.value else {
@@ -218,7 +219,7 @@ impl Section {
         Some(texts)
     }
 
-    /// Keys with positive numbers.
+    /// Reads a mapping of names to positive integers.
     pub(super) fn numbers(&mut self, key: &str) -> Vec<(String, Found<u32>)> {
         self.sub(key, |section| {
             let names: Vec<String> = section.entries.keys().cloned().collect();
@@ -231,7 +232,7 @@ impl Section {
         })
     }
 
-    /// Up to one prefix of each family, separated by a comma.
+    /// Reads up to one prefix of each family, separated by a comma.
     pub(super) fn cidr_pair(&mut self, key: &str) -> Option<Found<Vec<IpNet>>> {
         let allowed = "a prefix, or one of each family separated by a comma";
         self.parse(key, allowed, values::cidr_pair)

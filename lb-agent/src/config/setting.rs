@@ -1,14 +1,14 @@
-//! A value that knows where it comes from, so that `config view` can tell and flags and file can be weighed.
+//! A value with its origin: `config view` prints it, and flags and file are weighed by it.
 
 use std::fmt;
 
 use super::section::Found;
 use super::tree::Place;
 
-/// Where a value comes from.
+/// The origin of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// The value is the default.
     #[default]
     Default,
     /// A flag, named without its dashes.
@@ -26,7 +26,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// A value and where it comes from.
+/// A value and its origin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Setting<T> {
     pub value: T,
@@ -35,12 +35,12 @@ pub struct Setting<T> {
 }
 
 impl<T> Setting<T> {
-    /// A value that nobody set.
+    /// Makes a default value.
     pub const fn new(value: T) -> Self {
         Self { value, origin: Origin::Default }
     }
 
-    /// Whether somebody set it.
+    /// Reports whether a flag or the file set the value.
     pub fn is_set(&self) -> bool {
         self.origin != Origin::Default
     }

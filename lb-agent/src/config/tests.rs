@@ -1,4 +1,4 @@
-//! Files and flags as people write them, right and wrong, and what the agent makes of them.
+//! Files and flags as people write them, valid and invalid, and the configuration that follows.
 
 mod fields;
 mod upstream;
@@ -27,7 +27,7 @@ fn with(arguments: &[&str], text: &str) -> Result<Config, Error> {
     Config::of(&run(&all), Some(text))
 }
 
-/// A file with these lines of kube-proxy's document.
+/// Makes a file with these lines of kube-proxy's document.
 fn file(lines: &str) -> Result<Config, Error> {
     with(&[], &format!("apiVersion: {}\nkind: {}\n{lines}\n", KUBE_PROXY.0, KUBE_PROXY.1))
 }
@@ -40,7 +40,7 @@ fn flags(arguments: &[&str]) -> Result<Config, Error> {
     Config::of(&run(arguments), None)
 }
 
-/// As kubeadm 1.36 writes it into the ConfigMap `kube-proxy`.
+/// The content that kubeadm 1.36 writes into the `ConfigMap` `kube-proxy`.
 const KUBEADM: &str = include_str!("kubeadm.yaml");
 
 #[test]

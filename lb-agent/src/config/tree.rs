@@ -1,4 +1,4 @@
-//! YAML as a tree whose nodes know their line and column. Knows nothing of what the keys mean.
+//! YAML as a tree whose nodes know their line and column. The meaning of the keys is left to other modules.
 
 use std::fmt;
 
@@ -7,12 +7,12 @@ use serde_saphyr::Spanned;
 
 use super::Problem;
 
-/// Where something stands in a file.
+/// A position in a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// From 1; 0 when unknown.
+    /// Line, from 1; 0 if unknown.
     pub line: u64,
-    /// From 1; 0 when unknown.
+    /// Column, from 1; 0 if unknown.
     pub column: u64,
 }
 
@@ -22,7 +22,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// A value and its place.
+/// A value and its position.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) place: Place,
@@ -41,7 +41,7 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// The value in words, for a message.
+    /// Returns the value in the form that error messages use.
     pub(super) fn shown(&self) -> String {
         match self {
             Self::Null => "null".into(),
@@ -54,13 +54,14 @@ impl Value {
         }
     }
 
-    /// Whether it says more than the empty ones that kubeadm writes out.
+    /// Reports whether the value is more than one of the empty ones that kubeadm writes.
     pub(super) fn is_set(&self) -> bool {
         match self {
             Self::Null => false,
             Self::Bool(value) => *value,
             Self::Integer(value) => *value != 0,
             Self::Float(value) => *value != 0.0,
+            // kubeadm writes every field, with its zero value; warnings about these would hide the others.
             Self::Text(text) => !matches!(text.as_str(), "" | "0" | "0s"),
             Self::List(list) => !list.is_empty(),
             Self::Map(entries) => entries.iter().any(|(_, node)| node.value.is_set()),
@@ -68,7 +69,7 @@ impl Value {
     }
 }
 
-/// Every document of a text.
+/// Parses all documents of a text. Error: the syntax error with its position.
 pub(super) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
     let options = serde_saphyr::options! { with_snippet: false };
     let documents: Result<Vec<Node>, _> = serde_saphyr::from_multiple_with_options(text, options);
@@ -76,7 +77,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
         let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
         let text = error.to_string();
         let message = text.lines().next().unwrap_or_default();
-        // The place is told by us, before the message.
+        // `Problem` prints the position in front of the message.
         let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
         Problem {
             place: place.unwrap_or_default(),

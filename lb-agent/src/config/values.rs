@@ -1,4 +1,4 @@
-//! Values of flags and files that are more than words: durations as Go writes them, addresses, prefixes.
+//! Parsers for values of flags and files: durations in Go's notation, addresses, prefixes.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +9,7 @@ use jiff::SignedDuration;
 use crate::plan::Family;
 use crate::snapshot::prefix;
 
-/// A truth value as Go reads it.
+/// Parses a boolean as Go does: `1`, `t`, `true`, and so on.
 pub fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -18,8 +18,9 @@ pub fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-/// A duration as Go writes them: `1h30m`, `500ms`, `0`.
+/// Parses a duration in Go's notation: `1h30m`, `500ms`, `0`.
 pub fn duration(text: &str) -> Result<Duration, String> {
+    // Go accepts a zero without a unit.
     if text == "0" {
         return Ok(Duration::ZERO);
     }
@@ -27,7 +28,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(duration).map_err(|error| error.to_string())
 }
 
-/// A duration as Go reads it, nothing lost.
+/// Formats a duration so that Go reads exactly this value.
 pub fn shown(duration: Duration) -> String {
     match (duration.as_secs(), duration.subsec_nanos()) {
         (seconds, 0) => format!("{seconds}s"),
@@ -36,7 +37,7 @@ pub fn shown(duration: Duration) -> String {
     }
 }
 
-/// Up to one prefix of each family, separated by a comma.
+/// Parses up to one prefix of each family, separated by a comma.
 pub fn cidr_pair(text: &str) -> Result<Vec<IpNet>, String> {
     let mut pair: Vec<IpNet> = Vec::new();
     for part in text.split(',').map(str::trim) {
@@ -49,7 +50,7 @@ pub fn cidr_pair(text: &str) -> Result<Vec<IpNet>, String> {
     Ok(pair)
 }
 
-/// The family of a prefix.
+/// Returns the family of a prefix.
 pub const fn family(cidr: &IpNet) -> Family {
     match cidr {
         IpNet::V4(_) => Family::V4,
@@ -57,13 +58,13 @@ pub const fn family(cidr: &IpNet) -> Family {
     }
 }
 
-/// An address to listen on, whose port may be left to `port`.
+/// Parses an address to listen on; `port` is the default port.
 pub fn listener(text: &str, port: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
     }
     if let Some(port) = text.strip_prefix(':').filter(|rest| !rest.starts_with(':')) {
-        // Go's way to say: every address of both families.
+        // In Go, an empty host means every address of both families.
         let port = port.parse().map_err(|error| format!("{port:?} is not a port: {error}"))?;
         return Ok(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
     }

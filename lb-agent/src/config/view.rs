@@ -1,4 +1,4 @@
-//! The configuration as `config view` and `/configz` show it: each value with its origin.
+//! The configuration in the forms of `config view` and `/configz`: each value with its origin.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,23 +11,23 @@ use super::kube_proxy::{LOG_FORMATS, MODES};
 use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Setting, values};
 use crate::node::Pattern;
 
-/// A flag only: no file has it.
+/// Name of a setting that only exists as a flag, not in a file.
 const MASTER: &str = "master";
 
-/// One value.
+/// A value to show.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entry {
-    /// Ours, not kube-proxy's.
+    /// Whether the setting belongs to `AgentConfiguration`.
     pub is_ours: bool,
-    /// The field, dotted.
+    /// Dotted path of the field.
     pub field: String,
     pub value: Value,
-    /// Where it comes from.
+    /// Origin of the value.
     pub origin: Origin,
 }
 
 impl Config {
-    /// Every value with its origin.
+    /// Returns all values with their origins.
     pub fn entries(&self) -> Vec<Entry> {
         let mut all = self.proxy_entries();
         all.extend(self.our_entries());
@@ -38,6 +38,7 @@ impl Config {
         let listener =
             |at: &Option<SocketAddr>| json!(at.map(|at| at.to_string()).unwrap_or_default());
         let timeouts = &self.timeouts;
+        // In mode ipvs, kube-proxy reads `masqueradeAll` from the section of iptables.
         let (mode, period) = match &*self.mode.value {
             "nftables" => ("nftables", "nftables"),
             "ipvs" => ("iptables", "ipvs"),
@@ -90,7 +91,7 @@ impl Config {
         all.into_iter().map(|entry| Entry { is_ours: true, ..entry }).collect()
     }
 
-    /// As two documents in one JSON object, the way `/configz` of Kubernetes components has it.
+    /// Returns both documents in one JSON object, in the form of Kubernetes components' `/configz`.
     pub fn configz(&self) -> Value {
         json!({
             "kubeproxy.config.k8s.io": self.document(KUBE_PROXY, |_| true),
@@ -98,12 +99,13 @@ impl Config {
         })
     }
 
-    /// One of the two documents, with those of its values that are wanted.
+    /// Returns one of the two documents with the values that `is_wanted` selects.
     pub(super) fn document(&self, api: (&str, &str), is_wanted: fn(&Entry) -> bool) -> Value {
         let mut map = Map::new();
         drop(map.insert("apiVersion".into(), json!(api.0)));
         drop(map.insert("kind".into(), json!(api.1)));
         for entry in self.entries() {
+            // `--master` is a flag only; the file format has no field for it.
             if entry.is_ours == (api == AGENT) && entry.field != MASTER && is_wanted(&entry) {
                 put(&mut map, &entry.field, entry.value);
             }
@@ -111,7 +113,7 @@ impl Config {
         Value::Object(map)
     }
 
-    /// The two documents as a file that `--config` reads. JSON is YAML.
+    /// Returns the two documents as a file for `--config`, in JSON, which is valid YAML.
     pub fn documents(&self) -> String {
         let configz = self.configz();
         let parts =
@@ -119,7 +121,7 @@ impl Config {
         parts.join("---\n")
     }
 
-    /// A line for each value: field, value, origin.
+    /// Returns a table: field, value, origin.
     pub fn table(&self) -> String {
         let entries = self.entries();
         let width = |of: fn(&Entry) -> usize| entries.iter().map(of).max().unwrap_or(0);
@@ -133,18 +135,18 @@ impl Config {
     }
 }
 
-/// A value as it is.
+/// Makes an entry whose JSON is the value's own.
 fn plain<T: Serialize>(field: &str, setting: &Setting<T>) -> Entry {
     entry(field, setting, |value| json!(value))
 }
 
-/// A value of kube-proxy's, in the form that files have.
+/// Makes an entry whose value is in the notation of the file; [`Config::entries`] marks those of `AgentConfiguration`.
 fn entry<T>(field: &str, setting: &Setting<T>, shown: impl Fn(&T) -> Value) -> Entry {
     let (field, value) = (field.to_owned(), shown(&setting.value));
     Entry { is_ours: false, field, value, origin: setting.origin }
 }
 
-/// Puts a value under a dotted name.
+/// Inserts a value at a dotted path.
 fn put(map: &mut Map<String, Value>, field: &str, value: Value) {
     match field.split_once('.') {
         None => drop(map.insert(field.into(), value)),

@@ -1,4 +1,4 @@
-//! Attaches programs to interfaces and sockets, and detaches them: in place of an earlier run's program, or beside it.
+//! Attaches programs to interfaces and sockets and detaches them: in place of an earlier run's program, or beside it.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -15,8 +15,9 @@ use super::{Datapath, Error, SOCKET_HOOKS, features, links, xdp};
 use crate::syscall;
 
 impl Datapath {
-    /// Puts the programs of a role on a device, in place of what an earlier run left there.
+    /// Attaches the programs of a role to an interface, in place of those of an earlier run.
     pub fn attach(&mut self, index: u32, name: &str, role: Role) -> Result<(), Error> {
+        // The interface may have been renamed since; its links are by index.
         if let Some((known, is)) = self.attached.get_mut(&index)
             && *is == role
         {
@@ -30,8 +31,8 @@ impl Datapath {
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let place = Place::at_device(role, direction, hands_over);
             let name = role.program(direction);
-            // A run that was killed while it took its place back left two links, and no maps of an earlier run: both
-            // would meet each packet until the end of an upgrade, which waits for the API server.
+            // An earlier run was killed while it moved a link: two links remain, and no maps of an earlier run need the
+            // second one. Both would see each packet until the end of an upgrade, which waits for the API server.
             let is_halfway = !self.hands_over()
                 && upgrade::undo_room(&path).map_err(|error| error.named(name))?;
             let program = self.programs.get(name)?.fd();
@@ -46,12 +47,15 @@ impl Datapath {
         Ok(())
     }
 
-    /// Forgets a device none of whose links leads anywhere any more, and says whether that is so: it was made anew, or
-    /// moved to another namespace and back, with the same index and name. Nobody saw it missing, so nobody detached it.
+    /// Forgets an interface if none of its links is attached any more, and reports whether that is so.
+    ///
+    /// Another interface then has the same index and name: it was recreated, or moved to another namespace and back.
+    /// The agent has not seen it missing, so it has not detached its links.
     pub fn forget_if_another(&mut self, index: u32) -> bool {
         let links = self.dir.join("links");
         let is_lost = |path| {
             let info = self.held.get(&path).map(|link| syscall::link_info(link.as_fd()));
+            // A link reports index 0 once its interface is gone (`tcx_link_fill_info`).
             info.is_some_and(|info| info.is_ok_and(|info| info.device() == 0))
         };
         let pins = Direction::BOTH.map(|direction| links::pin_of(&links, index, direction));
@@ -62,16 +66,18 @@ impl Datapath {
         is_another
     }
 
-    /// Puts the XDP program on a device too, which is loaded when the first one asks for it; else says why not. One
-    /// that an earlier run left there does not stay without its successor: it may go by maps that are no more.
+    /// Attaches the XDP program to an interface too, and loads it at its first use. The error says why it is not
+    /// attached.
     ///
-    /// It takes the place of another layout's at once: only one can be there, and what it does not know it hands on to
-    /// tc, where both are.
+    /// If loading fails, the program of an earlier run is detached as well, because its maps may no longer be updated.
+    /// An XDP program of another layout is replaced at once: only one can be attached, and packets that it does not
+    /// know go on to tc, where the programs of both layouts are.
     pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
         let links = self.dir.join("links");
         let path = xdp::pin_of(&links, index);
         self.take_over(&path).map_err(|error| crate::chain(&error))?;
-        // The kernel takes no second one while the first is held.
+        // The kernel refuses a second XDP link while any descriptor keeps the first one alive (`dev_xdp_attach`,
+        // net/core/dev.c).
         drop(self.held.remove(&path));
         let attached = match self.programs.get(XDP) {
             Ok(program) => xdp::attach(&links, program.fd(), index),
@@ -94,7 +100,7 @@ impl Datapath {
         }
     }
 
-    /// Whether XDP programs may send by a device that has ours; else why not.
+    /// Checks that XDP programs may redirect frames to an interface. The error says why not.
     pub fn takes_frames(&self, index: u32) -> Result<(), String> {
         if !self.accelerated.contains(&index) {
             return Err("no XDP program of this agent is attached".to_owned());
@@ -106,12 +112,12 @@ impl Datapath {
         }
     }
 
-    /// Whether a device has our XDP program, of this run or an earlier one.
+    /// Reports whether any interface has the XDP program, of this run or an earlier one.
     pub fn is_accelerating(&self) -> bool {
         xdp::is_anywhere(&self.dir.join("links"))
     }
 
-    /// Takes the XDP program off a device.
+    /// Detaches the XDP program from an interface.
     pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
         self.accelerated.remove(&index);
         let links = self.dir.join("links");
@@ -121,13 +127,14 @@ impl Datapath {
         xdp::detach(&links, index)
     }
 
-    /// Takes the programs off a device, or forgets one that is gone.
+    /// Detaches the programs from an interface, and forgets it. The interface need not exist any more.
     pub fn detach(&mut self, index: u32) -> Result<(), Error> {
         drop(self.attached.remove(&index));
         self.accelerated.remove(&index);
         let links = self.dir.join("links");
         let removed = links::detach_device(&links, index);
         for path in Direction::BOTH.map(|direction| links::pin_of(&links, index, direction)) {
+            // The next interface with this index starts without a history.
             self.displaced.forget(&path);
             drop(self.held.remove(&path));
         }
@@ -135,7 +142,7 @@ impl Datapath {
         removed
     }
 
-    /// Takes the programs off every device but these: what an earlier run left.
+    /// Detaches the programs from all interfaces except these: an earlier run may have attached some.
     pub fn retain(&mut self, devices: &BTreeSet<u32>) -> Result<(), Error> {
         for index in links::devices(&self.dir.join("links"))? {
             if !devices.contains(&index) {
@@ -146,7 +153,7 @@ impl Datapath {
         Ok(())
     }
 
-    /// Puts the socket hooks on the cgroup.
+    /// Attaches the socket hooks to a cgroup.
     pub fn attach_sockets(&mut self, cgroup: &Path) -> Result<(), Error> {
         let directory = File::open(cgroup).map_err(|source| Error::Directory {
             path: cgroup.to_owned(),
@@ -154,7 +161,7 @@ impl Datapath {
             source,
         })?;
         let links = self.dir.join("links");
-        // Answers first, as at devices.
+        // Programs for answers first, as at interfaces: no client is translated whose answer would not be.
         for name in SOCKET_HOOKS.into_iter().rev() {
             let path = links.join(name);
             self.take_over(&path)?;

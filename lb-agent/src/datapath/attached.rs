@@ -1,6 +1,6 @@
-//! Where our links lead, and all programs attached there, in the order in which they run, by program id.
+//! The targets of the links, and all programs attached there, in the order in which they run, by program id.
 //!
-//! Read-only. The answer concerns the network namespace and the cgroups of the calling process.
+//! Reads only. The result is about the network namespace and the cgroups of the calling process.
 
 use std::fs;
 use std::io;
@@ -12,22 +12,22 @@ use super::links::pin_of;
 use super::{Direction, SOCKET_HOOKS, find_cgroup2, upgrade, xdp};
 use crate::syscall::{self, Hooked, LinkInfo};
 
-/// Whether both links of an interface lead to it. A pin outlives the attachment: a link that was detached, or whose
-/// interface is gone, leads nowhere.
+/// Reports whether both links of an interface are attached to it. A pin outlives the attachment: a link that was
+/// detached, or whose interface is gone, has no interface.
 pub fn is_attached(links: &Path, index: u32) -> bool {
     Direction::BOTH.into_iter().all(|direction| {
         let pin = pin_of(links, index, direction);
-        // While the agent moves its link, only the one that goes may have a pin.
+        // While a link is moved, only the outgoing one may have a pin.
         leads_to(&pin, index) || leads_to(&upgrade::aside(&pin), index)
     })
 }
 
-/// Whether the XDP link of an interface leads to it.
+/// Reports whether the XDP link of an interface is attached to it.
 pub fn is_accelerated(links: &Path, index: u32) -> bool {
     leads_to(&xdp::pin_of(links, index), index)
 }
 
-/// How many socket hooks have a link that leads to a cgroup.
+/// Returns the number of socket hooks whose link is attached to a cgroup.
 pub fn attached_hooks(links: &Path) -> usize {
     let leads = |hook: &&&str| info(&links.join(hook)).is_some_and(|link| link.cgroup() != 0);
     SOCKET_HOOKS.iter().filter(leads).count()
@@ -41,14 +41,15 @@ fn info(pin: &Path) -> Option<LinkInfo> {
     syscall::link_info(syscall::open_pin(pin).ok()?.as_fd()).ok()
 }
 
-/// Those of a device.
+/// Returns the programs attached to an interface, in the order in which they run.
 pub fn attached_programs(index: u32, direction: Direction) -> io::Result<Vec<Hooked>> {
     syscall::attached_to_device(index, direction.attach_type())
 }
 
-/// Those of the sockets that are served, by hook; the cgroup is the one that our links lead to.
+/// Returns the programs at the socket hooks of the cgroup that the links are attached to, by hook.
 pub fn attached_socket_programs(links: &Path) -> io::Result<Vec<(&'static str, Vec<u32>)>> {
     let pins = SOCKET_HOOKS.iter().map(|hook| links.join(hook));
+    // The cgroup is taken from a link, since the configuration may have changed since it was attached.
     let Some(pin) = pins.into_iter().find(|pin| pin.exists()) else { return Ok(Vec::new()) };
     let link = syscall::link_info(syscall::open_pin(&pin)?.as_fd())?;
     let cgroup = fs::File::open(cgroup(link.cgroup())?)?;
@@ -59,14 +60,14 @@ pub fn attached_socket_programs(links: &Path) -> io::Result<Vec<(&'static str, V
     SOCKET_HOOKS.into_iter().map(order).collect()
 }
 
-/// The directory of a cgroup. A link knows only its number.
+/// Returns the directory of a cgroup by its id (the inode number), which is all that a link contains.
 fn cgroup(number: u64) -> io::Result<PathBuf> {
     let mut open: Vec<PathBuf> = find_cgroup2().into_iter().collect();
     while let Some(directory) = open.pop() {
         if fs::metadata(&directory).is_ok_and(|it| it.ino() == number) {
             return Ok(directory);
         }
-        // One that has gone meanwhile has no more below it.
+        // A cgroup that was removed meanwhile has no directories below it.
         let below = fs::read_dir(&directory).into_iter().flatten().filter_map(Result::ok);
         let directories = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
         open.extend(directories.map(|entry| entry.path()));

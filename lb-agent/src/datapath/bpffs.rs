@@ -1,4 +1,4 @@
-//! The file system that keeps pins: mounts one where there is none.
+//! The bpffs, which keeps the pins: mounts one if necessary.
 
 use std::fs;
 use std::io;
@@ -9,14 +9,15 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
 use super::Error;
 
-/// The source of our mounts in `/proc/mounts`, by which `cleanup` knows them.
+/// The source of mounts by this agent in `/proc/mounts`; `cleanup` recognizes them by it.
 pub(super) const SOURCE: &str = "lb-agent";
-/// Where a bpffs belongs.
+/// The usual mount point of a bpffs.
 const USUAL: &str = "/sys/fs/bpf";
 
-/// Makes sure that `dir` lies on a bpffs.
+/// Ensures that `dir` exists and is on a bpffs.
 pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
     let usual = Path::new(USUAL);
+    // Mounted at the usual place, other tools such as bpftool find the pins too.
     if dir.starts_with(usual) && dir != usual && !is_bpffs(usual) {
         mount_at(usual)?;
     }
@@ -28,12 +29,12 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
     if is_bpffs(dir) { Ok(()) } else { mount_at(dir) }
 }
 
-/// Whether a path lies on a bpffs.
+/// Reports whether a path is on a bpffs.
 pub(super) fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
 }
 
-/// Where every bpffs that can be seen from here is mounted.
+/// Returns the mount points of all bpffs that this process sees.
 pub(super) fn mounts() -> Vec<std::path::PathBuf> {
     let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
     let place = |line: &str| {
@@ -44,10 +45,10 @@ pub(super) fn mounts() -> Vec<std::path::PathBuf> {
     mounts.lines().filter_map(place).collect()
 }
 
-/// Whether `dir` is a mount of ours, by `/proc/mounts`.
+/// Reports whether `dir` is a mount that this agent made, by `/proc/mounts`.
 pub(super) fn is_ours(dir: &Path) -> bool {
     let Ok(mounts) = fs::read_to_string("/proc/mounts") else { return false };
-    // Mounts are listed by their absolute paths.
+    // `/proc/mounts` has absolute paths.
     let Ok(dir) = fs::canonicalize(dir) else { return false };
     let ours = |line: &str| {
         let mut words = line.split(' ');
@@ -58,6 +59,7 @@ pub(super) fn is_ours(dir: &Path) -> bool {
 
 fn mount_at(dir: &Path) -> Result<(), Error> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    // Only root: a process that can open a pin can change where packets go.
     mount(Some(SOURCE), dir, Some("bpf"), flags, Some("mode=0700")).map_err(|error| {
         Error::Directory {
             path: dir.to_owned(),

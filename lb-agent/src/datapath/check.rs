@@ -8,18 +8,18 @@ use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
 use super::release::{self, Release};
 
-/// Linux that has tcx links.
+/// First release of Linux with tcx links.
 const KERNEL: Release = (6, 6);
-/// The kernel's description of its own types.
+/// The type information of the kernel (`CONFIG_DEBUG_INFO_BTF`).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-/// 1 where the kernel is one for real time. Linux 5.x with the patches, 6.12.
+/// Contains 1 on a kernel with `CONFIG_PREEMPT_RT` (Linux 5.x with the RT patches, and since 6.12).
 const REALTIME: &str = "/sys/kernel/realtime";
 const NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
 const SYS_ADMIN: u32 = 21;
 const PERFMON: (u32, &str) = (38, "CAP_PERFMON");
 const BPF: (u32, &str) = (39, "CAP_BPF");
 
-/// Something that is missing, and what to do.
+/// A missing requirement, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Requirement {
     /// The missing capability, mount or feature of the kernel.
@@ -37,17 +37,17 @@ fn lack(what: impl Into<String>, remedy: impl Into<String>) -> Requirement {
     Requirement { what: what.into(), remedy: remedy.into() }
 }
 
-/// The facts about a machine, so that a test can be any machine.
+/// The facts about the machine that the checks use. Tests make up their own.
 #[derive(Clone, Debug)]
 struct Facts {
-    /// As uname(2) has it.
+    /// Kernel release, as uname(2) returns it.
     release: String,
     has_btf: bool,
-    /// Whether `--cgroup` lies on a cgroup v2.
+    /// Whether `--cgroup` is on a cgroup v2.
     is_cgroup2: bool,
     /// Whether softirqs of one CPU may preempt each other (`CONFIG_PREEMPT_RT`).
     is_realtime: bool,
-    /// The effective ones; nothing where they cannot be read.
+    /// Effective capabilities; `None` if they cannot be read.
     capabilities: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ impl Facts {
     }
 }
 
-/// Everything that is missing here.
+/// Returns all missing requirements of this machine.
 pub fn requirements(cgroup: &Path) -> Vec<Requirement> {
     lacks(&Facts::here(cgroup), cgroup)
 }
@@ -77,12 +77,13 @@ fn lacks(facts: &Facts, cgroup: &Path) -> Vec<Requirement> {
         (!facts.has_btf).then(btf),
         (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
         facts.is_realtime.then(realtime),
+        // Unknown capabilities are not an error; the first system call will show.
         facts.capabilities.and_then(missing_capabilities),
     ];
     checks.into_iter().flatten().collect()
 }
 
-/// A release that is not written as two numbers is given the benefit of the doubt: loading will tell.
+/// Checks the kernel release. One that does not begin with two numbers passes: loading the programs will show.
 fn kernel(release: &str) -> Option<Requirement> {
     (release::parse(release)? < KERNEL).then(|| {
         let (major, minor) = KERNEL;
@@ -101,8 +102,8 @@ fn btf() -> Requirement {
     )
 }
 
-/// The programs keep what they know of a packet in memory of the
-/// CPU, which another packet's program may not enter meanwhile.
+/// The programs keep what they know of a packet in per-CPU memory. With `CONFIG_PREEMPT_RT` another packet's program
+/// could run on the same CPU meanwhile and overwrite it.
 fn realtime() -> Requirement {
     lack(
         format!("{REALTIME} is 1: programs on one CPU may preempt each other"),
@@ -119,6 +120,7 @@ fn cgroup2(path: &Path) -> Requirement {
 
 fn missing_capabilities(held: u64) -> Option<Requirement> {
     let has = |bit: u32| held & 1 << bit != 0;
+    // Until Linux 5.8, CAP_SYS_ADMIN included CAP_BPF and CAP_PERFMON, and the kernel still accepts it for them.
     let is_enough = |bit: u32| has(bit) || (bit != NET_ADMIN.0 && has(SYS_ADMIN));
     let missing: Vec<&str> = [BPF, NET_ADMIN, PERFMON]
         .into_iter()
@@ -133,15 +135,16 @@ fn missing_capabilities(held: u64) -> Option<Requirement> {
     })
 }
 
-/// The effective capabilities of this process.
+/// Returns the effective capabilities of this process.
 pub fn capabilities() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
     u64::from_str_radix(line.trim(), 16).ok()
 }
 
-/// The cgroup2 in `/proc/mounts`, not always `/sys/fs/cgroup`: the host's below `/host`, as `deploy/daemonset.yaml`
-/// mounts it into a pod whose own one has nobody else's sockets, else the first.
+/// Returns the cgroup2 mount to serve, from `/proc/mounts`: one below `/host` if there is one, else the first.
+///
+/// `deploy/daemonset.yaml` mounts the host's there; a pod's own cgroup2 contains only its own sockets.
 pub fn find_cgroup2() -> Option<PathBuf> {
     served_cgroup2(&fs::read_to_string("/proc/mounts").ok()?)
 }
@@ -152,7 +155,7 @@ fn served_cgroup2(mounts: &str) -> Option<PathBuf> {
         let (path, kind) = (words.next()?, words.next()?);
         (kind == "cgroup2").then(|| PathBuf::from(path))
     });
-    // The first of the least: `false` comes before `true`.
+    // `false` sorts before `true`, and of equal mounts the first is taken.
     all.min_by_key(|path| !path.starts_with("/host"))
 }
 

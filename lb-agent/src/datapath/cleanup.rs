@@ -1,4 +1,4 @@
-//! Ends the data path: removes every link, program, map and pin, of every layout, and says which.
+//! Removes the data path: every link, program, map and pin, of every layout, and reports what was removed.
 
 use std::fs;
 use std::io;
@@ -11,21 +11,22 @@ use super::lock::Lock;
 use super::{Error, bpffs, upgrade};
 use crate::syscall;
 
-/// The parts of a layout's directory. Links first: nothing looks at a map that is half gone.
+/// Directories of a layout, in the order of removal. Links come first, so that no program runs on maps that are partly
+/// removed.
 const PARTS: [&str; 4] = ["links", "programs", "maps", upgrade::DIRECTORY];
 
-/// The pins that were removed, and the bpffs.
+/// The removed pins, and the unmounted bpffs.
 #[derive(Debug, Default)]
 pub struct Removed {
-    /// Links (attachments), then programs, maps and directories, as paths.
+    /// Paths of links (attachments), then of programs, maps and directories.
     pub pins: Vec<PathBuf>,
-    /// The bpffs that we had mounted.
+    /// The bpffs, if this agent had mounted it.
     pub unmounted: Option<PathBuf>,
 }
 
-/// Removes everything below a `--bpf-dir`. Packets to services are nobody's business once it returns.
+/// Removes everything below a `--bpf-dir`. When it returns, no program translates packets to Services any more.
 ///
-/// Fails when an agent is running there.
+/// Error: an agent is running there.
 pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
     let mut removed = Removed::default();
     if !bpffs::is_bpffs(dir) {
@@ -35,6 +36,7 @@ pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
     for layout in layouts(dir)? {
         remove_layout(&layout, &mut removed.pins)?;
     }
+    // The lock is an open directory, which would keep the bpffs busy.
     drop(lock);
     if bpffs::is_ours(dir) && is_empty(dir) {
         umount(dir).map_err(|error| pin(dir, error.into()))?;
@@ -45,7 +47,7 @@ pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
     Ok(removed)
 }
 
-/// Whether only what every bpffs has is left.
+/// Reports whether the bpffs contains only what the kernel creates in each one.
 fn is_empty(dir: &Path) -> bool {
     const OF_THE_KERNEL: [&str; 2] = ["maps.debug", "progs.debug"];
     list(dir).is_ok_and(|paths| {
@@ -53,7 +55,7 @@ fn is_empty(dir: &Path) -> bool {
     })
 }
 
-/// The directories of layouts, ours and others'.
+/// Returns the directories of all layouts, of this build and others.
 pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let is_layout = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -65,13 +67,14 @@ pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(layouts)
 }
 
-/// Removes everything of one layout; no packet is on its way through its programs when this returns.
+/// Removes everything of one layout. When it returns, no packet is inside its programs.
 pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
     let links = let_go_of(&layout.join("links"), |_| true)?;
     if !links.is_empty() {
         syscall::wait_for_programs();
     }
     removed.extend(links);
+    // Links first, then programs and maps: nothing that runs loses its maps.
     PARTS.iter().try_for_each(|part| remove(&layout.join(part), removed))?;
     remove(layout, removed)
 }
@@ -86,6 +89,7 @@ pub(super) fn remove(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(),
         }
     }
     match fs::remove_dir(directory) {
+        // Another cleanup may run at the same time.
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(pin(directory, error)),
         Ok(()) | Err(_) => Ok(()),
     }
@@ -98,6 +102,7 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
         Err(error) => return Err(pin(directory, error)),
     };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    // So that outputs and tests see a fixed order.
     paths.sort();
     Ok(paths)
 }

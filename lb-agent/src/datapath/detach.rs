@@ -1,5 +1,7 @@
-//! Removes links: first detached, then unpinned. Without its pin alone a link would end some milliseconds later, and
-//! only half of the packets of a connection that begins meanwhile would be translated.
+//! Removes links: first detached, then unpinned.
+//!
+//! Removing only the pin would end a link some milliseconds later (`bpf_link_put`, kernel/bpf/syscall.c, defers it). A
+//! connection that begins meanwhile would have its packets translated in one direction only.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
@@ -9,18 +11,19 @@ use super::cleanup::list;
 use super::links::remove_pin;
 use crate::syscall;
 
-/// Ends a link; its place is free when this returns.
+/// Detaches a link and removes its pin. Its place is free when this returns.
 pub(super) fn let_go(link: &Path) -> Result<(), Error> {
-    // A pin that is no link, or leads nowhere any more, has nothing to take off; it goes all the same.
+    // A pin of another object, or of a detached link, has nothing to detach; the pin is removed all the same.
     if let Ok(link) = syscall::open_pin(link) {
         drop(syscall::detach_link(link.as_fd()));
     }
     remove_pin(link)
 }
 
-/// Ends those of a directory that it `is` about, as far as it goes, and says which: the error is the first of several.
+/// Removes the links of a directory that `is` selects, and returns them. Failures do not stop it; the error is the
+/// first one.
 ///
-/// Removes links; those that let flows begin go first, so that answers under way are translated for longer.
+/// Links that let flows begin are removed first, so that answers under way are translated for longer.
 pub(super) fn let_go_of(links: &Path, is: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
     let mut paths = list(links)?;
     paths.retain(|path| path.is_file() && is(path));
@@ -30,8 +33,8 @@ pub(super) fn let_go_of(links: &Path, is: impl Fn(&Path) -> bool) -> Result<Vec<
     Ok(paths)
 }
 
-/// Whether answers pass by a link of this name and, but for an edge, no questions: at socket hooks `connect` and
-/// `sendmsg` are questions.
+/// Reports whether answers pass a link of this name and, except at external interfaces, no requests. At socket hooks,
+/// connect is the request.
 pub(super) fn brings_answers(link: &str) -> bool {
     ["egress", "recvmsg", "peername"].iter().any(|part| link.contains(part))
 }

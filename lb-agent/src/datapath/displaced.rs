@@ -1,43 +1,44 @@
-//! Programs of others that displace ours: how often our place is restored, and when an operator is told.
+//! Other programs that displace ours: how often the place is taken back, and when an operator is told.
 //!
-//! Restoring costs no packet, but the machine some milliseconds, and an agent like ours would answer in kind. So a
-//! program that displaces ours once is displaced at once. One that insists gets ever more time, and is named in
-//! `status`.
+//! Taking a place back costs no packet, but some milliseconds of the machine, and an agent like this one would respond
+//! in kind. So a program that displaces ours once is displaced at once. One that keeps doing so is displaced ever more
+//! rarely, and `status` names it.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Until the place is taken back a second time; doubled with each further time.
+/// Time until the place is taken back for the second time; doubled each further time.
 const FIRST: Duration = Duration::from_secs(2);
-/// The longest of these.
+/// The longest of these times.
 const LAST: Duration = Duration::from_secs(30);
-/// A program that has not come for so long begins anew.
+/// A program that stayed away for this long counts as new.
 const CALM: Duration = Duration::from_mins(1);
 
-/// The events at places of ours, by pin.
+/// Places that were displaced, by pin.
 #[derive(Debug, Default)]
 pub(super) struct Displaced(BTreeMap<PathBuf, Place>);
 
 #[derive(Debug)]
 struct Place {
-    /// When it was taken back last, and how long the next time has to wait.
+    /// Time when the place was taken back last, and the wait before the next time.
     taken: Instant,
     patience: Duration,
-    /// When somebody else was seen there last.
+    /// Time when another program was last seen in the place.
     seen: Instant,
-    /// How an operator is told of it, once somebody insists.
+    /// The message for operators, once the program has come back.
     problem: Option<String>,
 }
 
 impl Displaced {
-    /// Somebody else is where ours belongs. Says whether to take the place back now.
+    /// Records that another program is in our place. Returns whether to take the place back now.
     pub(super) fn see(
         &mut self,
         path: &Path,
         now: Instant,
         problem: impl FnOnce() -> String,
     ) -> bool {
+        // A place that was undisturbed for a while starts with the short delay again.
         let calm = |place: &Place| now.duration_since(place.seen) >= CALM;
         match self.0.get_mut(path).filter(|place| !calm(place)) {
             None => {
@@ -50,6 +51,7 @@ impl Displaced {
                 place.problem = Some(problem());
                 let is_time = now.duration_since(place.taken) >= place.patience;
                 if is_time {
+                    // Each return takes twice as long, so that two programs do not displace one another in a fast loop.
                     (place.taken, place.patience) = (now, (place.patience * 2).min(LAST));
                 }
                 is_time
@@ -57,12 +59,12 @@ impl Displaced {
         }
     }
 
-    /// The place is no more.
+    /// Forgets a place that no longer exists.
     pub(super) fn forget(&mut self, path: &Path) {
         drop(self.0.remove(path));
     }
 
-    /// The programs that insist, or did a moment ago.
+    /// Returns a message for each program that keeps displacing ours, or did within the last minute.
     pub(super) fn problems(&mut self, now: Instant) -> Vec<String> {
         self.0.retain(|_, place| now.duration_since(place.seen) < CALM);
         self.0.values().filter_map(|place| place.problem.clone()).collect()

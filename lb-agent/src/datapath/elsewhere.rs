@@ -1,5 +1,5 @@
-//! Finds programs of another lb-agent that see this namespace's packets or sockets, with links pinned below another
-//! `--bpf-dir`: they would keep deciding by maps that no agent updates.
+//! Finds programs of another lb-agent at hooks of this namespace whose links are pinned below another `--bpf-dir`. They
+//! would keep translating with maps that no agent updates.
 
 mod hooks;
 
@@ -17,12 +17,12 @@ use crate::maps::Maps;
 use crate::node::settings::netns_cookie;
 use crate::syscall;
 
-/// How deep below a mount a `--bpf-dir` is looked for.
+/// Depth below a mount point to which a `--bpf-dir` is searched.
 const DEPTH: usize = 4;
-/// Maps by which a program that has the name of one of ours is ours.
+/// A program with the name of one of ours is ours if it uses one of these maps.
 const MAPS: [&str; 2] = ["SERVICES", "BACKEND_FILTER"];
 
-/// Refuses to begin beside another run's programs, and says where that one's pins are.
+/// Refuses to start beside programs of another run. The error says where their pins are.
 pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
     let own = Pinned::below(dir);
     let mut foreign = hooks::all(cgroup);
@@ -39,8 +39,9 @@ pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
         let (other, _) = holders.find(|(other, _)| !hook.is_of_sockets() || is_here(other))?;
         Some(error(dir, hook, Some(other)))
     };
-    // A socket hook does not tell whose sockets it serves: those of another namespace may be in the same cgroup. XDP of
-    // another owner is left alone, whatever its name is (ADR 0012).
+    // Only tc hooks are judged by name. A socket hook does not tell which network namespace it serves: agents of
+    // several namespaces may share a cgroup. An XDP program of another owner is left alone whatever its name is (ADR
+    // 0012).
     let by_name =
         |hook: &Hook| (hook.is_of_tc() && is_ours(hook.program)).then(|| error(dir, hook, None));
     let found = foreign.iter().find_map(of).or_else(|| foreign.iter().find_map(by_name));
@@ -58,7 +59,7 @@ fn error(dir: &Path, hook: &Hook, other: Option<&PathBuf>) -> Error {
 
 fn remedy(hook: &Hook, other: Option<&PathBuf>) -> String {
     if let Kind::Filter { device, direction, priority, handle } = &hook.kind {
-        // No agent attaches programs in this way, so no cleanup removes them.
+        // No version of the agent attaches tc filters, so no cleanup removes them.
         let direction = direction.name();
         return format!(
             "remove it with `tc filter delete dev {device} {direction} pref {priority} handle {handle:#x} bpf`"
@@ -79,7 +80,7 @@ fn remedy(hook: &Hook, other: Option<&PathBuf>) -> String {
     )
 }
 
-/// The numbers of what is pinned below a `--bpf-dir`.
+/// The ids of links and programs pinned below a `--bpf-dir`.
 #[derive(Debug, Default)]
 struct Pinned {
     links: BTreeSet<u32>,
@@ -98,7 +99,7 @@ impl Pinned {
                 let _: bool = pinned.links.insert(info.id);
                 let _: bool = pinned.programs.insert(info.program);
             }
-            // By the object that they are of.
+            // One directory for each object: `programs/<object>/<name>`.
             for pin in list(layout.join("programs")).into_iter().flat_map(list) {
                 let number = syscall::open_pin(&pin).and_then(|it| syscall::program_id(it.as_fd()));
                 pinned.programs.extend(number);
@@ -119,12 +120,13 @@ impl Pinned {
     }
 }
 
-/// Every `--bpf-dir` from a directory on, with what is pinned there.
+/// Finds every `--bpf-dir` from a directory down, with the ids of its pins.
 fn walk(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, Pinned)>) {
     let pinned = Pinned::below(directory);
     if !pinned.is_empty() {
         found.push((directory.to_owned(), pinned));
     }
+    // The depth is limited: other programs may keep large trees in a bpffs.
     if depth == 0 {
         return;
     }
@@ -133,20 +135,23 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, Pinned)>) {
     directories.for_each(|entry| walk(&entry.path(), depth - 1, found));
 }
 
-/// Whether the programs below a `--bpf-dir` serve this network namespace, as far as their settings can be read.
+/// Reports whether the data path below a `--bpf-dir` serves this network namespace. False if its settings cannot be
+/// read.
 fn is_here(dir: &Path) -> bool {
     let maps = Maps::open(&dir.join(LAYOUT).join("maps"));
     let settings = maps.and_then(|maps| maps.settings());
     settings.is_ok_and(|settings| netns_cookie().is_ok_and(|own| own == settings.node.netns_cookie))
 }
 
-/// Whether a program is one of ours by its name and by the names of its maps. Only who may look programs up can tell.
+/// Reports whether a program is one of ours, by its name and by the names of its maps. Needs `CAP_BPF` to look programs
+/// up.
 fn is_ours(program: u32) -> bool {
     let Some(info) = loaded_programs().filter_map(Result::ok).find(|it| it.id() == program) else {
         return false;
     };
     let mut names = CLASSIFIERS.iter().chain(&L3);
     let is_named = info.name_as_str().is_some_and(|name| names.any(|it| *it == name));
+    // The name of a program is not proof: it has only 15 characters, and another project may use it.
     let maps = info.map_ids().ok().flatten().unwrap_or_default();
     let maps: Vec<MapInfo> = maps.into_iter().filter_map(|id| MapInfo::from_id(id).ok()).collect();
     let has = |name: &&str| maps.iter().any(|map| map.name_as_str() == Some(name));

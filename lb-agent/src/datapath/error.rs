@@ -1,4 +1,4 @@
-//! Errors of the data path, each with its remedy.
+//! Errors of the data path.
 
 use std::path::PathBuf;
 
@@ -7,41 +7,41 @@ use aya::programs::ProgramError;
 use super::check::Requirement;
 use crate::maps;
 
-/// The failures of the data path, each with the remedy.
+/// An error of the data path. Each message names the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Something the machine lacks.
+    /// The machine lacks a requirement.
     #[error("{0}")]
     Requirement(Requirement),
-    /// The directory cannot be used.
+    /// A directory is not usable.
     #[error("{path}: {what}")]
     Directory {
         path: PathBuf,
-        /// The fault, and the remedy.
+        /// The fault and its remedy.
         what: String,
         /// The error of the system.
         #[source]
         source: std::io::Error,
     },
-    /// Another agent has it.
+    /// Another agent holds the lock of the directory.
     #[error(
         "{path} is in use by another agent{}: stop it first; only an agent in another network \
          namespace may use a --bpf-dir of its own",
         .pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
     )]
     InUse {
-        /// The directory.
+        /// The `--bpf-dir` in use.
         path: PathBuf,
-        /// Its process, where it can be seen.
+        /// Process id of that agent, if it is visible from here.
         pid: Option<u32>,
     },
-    /// Programs of ours are attached whose pins are below another directory.
+    /// Programs of this project are attached, with pins below another directory.
     #[error(
-        "{place} has programs of another lb-agent, whose pins are {pins}: both would decide about \
-         each packet, theirs and those of {dir}; {remedy}"
+        "{place} has programs of another lb-agent, whose pins are {pins}: they and the programs of {dir} \
+         would both handle each packet; {remedy}"
     )]
     Elsewhere {
-        /// The first hook that has one.
+        /// The first such hook.
         place: String,
         /// Where their pins are.
         pins: String,
@@ -49,16 +49,16 @@ pub enum Error {
         dir: PathBuf,
         remedy: String,
     },
-    /// A pin that is not what its name says.
+    /// A pinned object is not what its name says.
     #[error(
         "{path} is {found}, expected {wanted}: another program made it, or it is damaged; remove \
          it, or remove everything with `lb-agent cleanup --bpf-dir {dir}`"
     )]
     PinShape {
-        /// The pin.
+        /// The pin with the wrong object.
         path: PathBuf,
         found: String,
-        /// The value that it should have.
+        /// The shape of the map that this build expects.
         wanted: String,
         /// `--bpf-dir`.
         dir: PathBuf,
@@ -66,13 +66,13 @@ pub enum Error {
     /// The agent was built without its programs.
     #[error("this build carries no programs (AYA_BUILD_SKIP was set): build again without it")]
     NoObject,
-    /// The object was refused.
+    /// The kernel or the loader refused the object.
     #[error(
         "the programs and their maps cannot be loaded; if memory for a map is missing, lower \
          --map-size or raise the memory limit of the pod; otherwise report a bug"
     )]
     Load(#[from] aya::EbpfError),
-    /// A program was refused.
+    /// The verifier refused a program.
     #[error(
         "program {name} cannot be loaded; on a supported kernel (see README.md) this is a bug to \
          report"
@@ -83,7 +83,7 @@ pub enum Error {
         #[source]
         source: ProgramError,
     },
-    /// A program that is loaded was refused by a device or a cgroup.
+    /// An interface or a cgroup refused a loaded program.
     #[error(
         "program {name} cannot be attached; if the interface exists and the kernel is supported \
          (see README.md), this is a bug to report"
@@ -94,19 +94,19 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A pin could not be read, made or removed.
+    /// A pin cannot be read, created or removed.
     #[error(
         "pin {path} cannot be read, created or removed; run as root, on a bpffs that is mounted \
          read-write, or choose another --bpf-dir"
     )]
     Pin {
-        /// The pin.
+        /// The pin that failed.
         path: PathBuf,
         /// The error of the kernel.
         #[source]
         source: std::io::Error,
     },
-    /// A map could not be read or written.
+    /// A map cannot be read or written.
     #[error(transparent)]
     Maps(#[from] maps::Error),
 }

@@ -1,7 +1,7 @@
 //! XDP features of an interface's driver: generic netlink, family `netdev` (Linux 6.3).
 //!
-//! It asks one question: does the driver transmit frames that XDP redirects to the interface? If not, such a frame is
-//! lost and not counted. So any answer but a clear yes means no.
+//! The question is: does the driver transmit frames that XDP redirects to the interface? If not, such a frame is lost
+//! and not counted. So every answer except a clear yes counts as no.
 
 use std::io;
 
@@ -19,17 +19,19 @@ const FAMILY_NAME: u16 = 2;
 const GET_DEVICE: u8 = 1;
 const INDEX: u16 = 1;
 const FEATURES: u16 = 3;
-/// `NETDEV_XDP_ACT_NDO_XMIT`: as the target of a redirect. A veth has it as long as its other end polls.
+/// `NETDEV_XDP_ACT_NDO_XMIT`: the interface can be the target of a redirect. A veth has it while its peer polls with
+/// NAPI.
 const TRANSMITS: u64 = 4;
 
-/// The meaning of a missing feature.
+/// The reason for operators if the feature is missing.
 pub(super) const NO_FRAMES: &str =
     "its driver accepts no frames from XDP (a veth does when its peer has an XDP program or GRO)";
 
-/// Whether a device sends frames of XDP programs, its own and those of others.
+/// Reports whether an interface transmits frames that XDP redirects to it.
 pub(super) fn takes_frames(index: u32) -> io::Result<bool> {
     let socket = connect(NETLINK_GENERIC)?;
     let family = ask(&socket, CONTROL, GET_FAMILY, &attribute(FAMILY_NAME, b"netdev\0"))?;
+    // Generic netlink assigns the numbers of families at run time.
     let family = find(&family, FAMILY_ID).and_then(|id| id.first_chunk().copied());
     let family = family.map(u16::from_ne_bytes).ok_or(io::ErrorKind::Unsupported)?;
     let device = ask(&socket, family, GET_DEVICE, &attribute(INDEX, &index.to_ne_bytes()))?;
@@ -37,9 +39,9 @@ pub(super) fn takes_frames(index: u32) -> io::Result<bool> {
     Ok(features.is_some_and(|bits| u64::from_ne_bytes(bits) & TRANSMITS != 0))
 }
 
-/// The attributes of the answer.
+/// Sends a request and returns the attributes of the reply.
 fn ask(socket: &Socket, family: u16, command: u8, attributes: &[u8]) -> io::Result<Vec<u8>> {
-    // `struct genlmsghdr`: command, version, nothing.
+    // `struct genlmsghdr`: command, version, reserved.
     let body = [&[command, 1, 0, 0], attributes].concat();
     socket.send(&message(family, 0, &body), 0)?;
     let (datagram, _from) = socket.recv_from_full()?;

@@ -1,8 +1,8 @@
-//! Links: a program on a device or on the cgroup, pinned, so that it outlives the agent.
+//! Links: a program on an interface or a cgroup. The pin keeps the link when the agent ends.
 //!
-//! At ingress we are first and at egress last, so that whoever else is on the device
-//! sees packets as the stack does: after our translation on the way in, before it on
-//! the way out. Programs of an earlier run come right after ours in both directions.
+//! At ingress ours is the first program and at egress the last. Other programs on the interface thus see packets as the
+//! stack does: after our translation on the way in, before it on the way out. Programs of an earlier run come directly
+//! after ours in both directions.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,10 +17,10 @@ use super::upgrade::{self, Place};
 use super::{Error, xdp};
 use crate::syscall::{self, Order};
 
-/// The pin of the map by which packets meet our program once while its link moves.
+/// Pin of the map that makes packets meet our program once while its link is moved.
 const SLOT: &str = "moving";
 
-/// Why a link was not made; the caller knows which program it is about.
+/// The reason why a link was not made; the caller adds the name of the program.
 pub(super) enum Failure {
     Link(io::Error),
     Pin(PathBuf, io::Error),
@@ -35,12 +35,13 @@ impl Failure {
     }
 }
 
-/// Name of a pin. By interface index: bpffs refuses names with a dot, which devices may have.
+/// Returns the pin of a tc link. It is named by interface index: bpffs refuses names with a dot, which interfaces may
+/// have (`bpf_lookup`, kernel/bpf/inode.c).
 pub(super) fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf {
     links.join(format!("{index}-{}", direction.name()))
 }
 
-/// Replaces the program of a pinned tcx link, or makes the link, also beside another of ours. Linux 6.6.
+/// Replaces the program of a pinned tcx link, or makes a new link, possibly beside another of ours. Linux 6.6.
 pub(super) fn attach_device(
     links: &Path,
     program: BorrowedFd<'_>,
@@ -50,6 +51,7 @@ pub(super) fn attach_device(
 ) -> Result<OwnedFd, Failure> {
     let path = pin_of(links, index, direction);
     upgrade::make_room(&path, place)?;
+    // The pin may belong to an interface that had this index before.
     let same = |info: &syscall::LinkInfo| info.device() == index;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
@@ -62,12 +64,12 @@ pub(super) fn attach_device(
     pin(link.map_err(Failure::Link)?, path)
 }
 
-/// Makes a new link where ours belongs, in place of one that has others where it should be, and ends that one.
+/// Makes a new link at our place, in place of one that another program has displaced, and ends the old one.
 ///
-/// A packet that passes both meets our program once, whenever that is: two of ours would take their own translation
-/// for a pod's own packet to a backend (ADR 0026). For as long as both links are there, the first place marks
-/// packets, and the second lets marked ones pass ([`syscall::Once`]); one update lets the new place begin, or the old
-/// one end. The kernel waits for packets under way before and after it.
+/// A packet that passes both links must meet our program exactly once: twice, it would take its own translation for a
+/// pod's own packet to a backend (ADR 0026). While both links exist, the first one marks packets and the second one
+/// lets marked packets pass ([`syscall::Once`]). One update makes the new link effective, or ends the old one. The
+/// kernel waits for packets under way before and after it.
 pub(super) fn move_device(
     links: &Path,
     program: BorrowedFd<'_>,
@@ -78,9 +80,9 @@ pub(super) fn move_device(
     let path = pin_of(links, index, direction);
     let old = syscall::open_pin(&path).map_err(|error| Failure::Pin(path.clone(), error))?;
     let once = syscall::Once::before(program).map_err(Failure::Link)?;
-    // Should we be killed, what is attached goes on.
+    // The pin keeps the map in case this process is killed: the programs at the links go on.
     let slot = links.with_file_name(SLOT);
-    // A run that was killed may have left a pin there, which nothing uses any more.
+    // An earlier run that was killed may have left this pin; no link uses its map any more.
     drop(remove_pin(&slot));
     syscall::pin(once.slot.as_fd(), &slot).map_err(|error| Failure::Pin(slot.clone(), error))?;
     upgrade::make_room(&path, Place::Beside)?;
@@ -99,7 +101,8 @@ pub(super) fn move_device(
             Direction::Ingress => update(link.as_fd(), once.marker.as_fd())?,
             Direction::Egress => {
                 update(link.as_fd(), once.gate.as_fd())?;
-                // This link has the idle program no more, and a device takes none twice.
+                // The idle program has left the new link, and an interface refuses the same program twice
+                // (`bpf_mprog_attach`, kernel/bpf/mprog.c).
                 update(old.as_fd(), idle)?;
             }
         }
@@ -110,7 +113,7 @@ pub(super) fn move_device(
     };
     let moved = move_over();
     if moved.is_err() && upgrade::aside(&path).exists() {
-        // It has its name again, and goes on: without the map that goes now.
+        // The old link gets its name and its program back, because the map it was marking with is removed now.
         drop(fs::rename(upgrade::aside(&path), &path));
         drop(syscall::update_link(old.as_fd(), program));
     }
@@ -118,7 +121,8 @@ pub(super) fn move_device(
     moved
 }
 
-/// Last, but before an earlier run's: what that one knows of a tuple may be what the tuple meant before.
+/// Returns the place at egress: last, but before an earlier run's program. What that one knows of a tuple may be out of
+/// date, so ours decides first.
 fn at_egress(path: &Path) -> Order {
     let others = syscall::open_pin(&upgrade::aside(path)).ok();
     match others.and_then(|link| syscall::link_info(link.as_fd()).ok()) {
@@ -127,8 +131,8 @@ fn at_egress(path: &Path) -> Order {
     }
 }
 
-/// Replaces the program of a pinned cgroup link, or makes the link. A link on another cgroup is left
-/// only when the new one is in place.
+/// Replaces the program of a pinned cgroup link, or makes a new link. A link on another cgroup ends only after the new
+/// one is in place.
 pub(super) fn attach_cgroup(
     links: &Path,
     program: BorrowedFd<'_>,
@@ -139,6 +143,7 @@ pub(super) fn attach_cgroup(
     let path = links.join(name);
     upgrade::make_room(&path, place)?;
     let inode = inode(cgroup).map_err(|error| Failure::Pin(path.clone(), error))?;
+    // A link cannot be moved to another cgroup, only its program be replaced.
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
@@ -147,12 +152,12 @@ pub(super) fn attach_cgroup(
     pin(link.map_err(Failure::Link)?, path)
 }
 
-/// The number of a cgroup.
+/// Returns the id of a cgroup, which is its inode number.
 pub(super) fn inode(cgroup: &File) -> io::Result<u64> {
     Ok(cgroup.metadata()?.ino())
 }
 
-/// Replaces the program of a pinned link if the link still leads where it should; else removes the pin.
+/// Replaces the program of a pinned link if the link is still at its target; otherwise removes the pin.
 fn replace(
     path: &Path,
     program: BorrowedFd<'_>,
@@ -168,7 +173,7 @@ fn replace(
     if same(&info) {
         match syscall::update_link(link.as_fd(), program) {
             Ok(()) => return Ok(Some(link)),
-            // The device went away under the link.
+            // The interface was removed after the link was read.
             Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => {}
             Err(error) => return Err(failed(error)),
         }
@@ -184,7 +189,7 @@ fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, Failure> {
     }
 }
 
-/// Removes the links of a device.
+/// Detaches the links of an interface and removes their pins.
 pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
     for direction in Direction::BOTH.into_iter().rev() {
         let path = pin_of(links, index, direction);
@@ -194,12 +199,12 @@ pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
     remove_pin(&xdp::pin_of(links, index))
 }
 
-/// Whether nothing of ours is attached yet.
+/// Reports whether no link is pinned yet.
 pub(super) fn is_empty(links: &Path) -> bool {
     fs::read_dir(links).map_or(true, |mut links| links.next().is_none())
 }
 
-/// Interface indices that have a pinned link.
+/// Returns the indices of the interfaces that have a pinned link.
 pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
     let failed = |source| Error::Pin { path: links.to_owned(), source };
     let names = fs::read_dir(links).map_err(failed)?;
@@ -211,7 +216,7 @@ pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
     Ok(devices)
 }
 
-/// Removes a pin, if it is there.
+/// Removes a pin if it exists.
 pub(super) fn remove_pin(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {

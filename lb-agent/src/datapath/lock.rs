@@ -1,4 +1,4 @@
-//! One agent for each `--bpf-dir`: a lock on the directory itself, since a bpffs holds no files.
+//! One agent for each `--bpf-dir`: an advisory lock on the directory itself, because a bpffs cannot contain files.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -12,18 +12,18 @@ use nix::sys::stat::{major, minor};
 
 use super::Error;
 
-/// Held while the agent lives; the kernel lets go of it whatever the agent's end.
+/// The lock, held while the agent lives. The kernel releases it however the agent ends.
 #[derive(Debug)]
 pub(super) struct Lock(Flock<File>);
 
-/// Whoever asks who has a lock holds it himself for a moment:
-/// so often and so long somebody who takes it waits for that.
+/// A process that asks for the holder takes a shared lock for a moment. `take` therefore tries this often, with this
+/// pause.
 const TRIES: u32 = 20;
 const MOMENT: Duration = Duration::from_millis(10);
 
-/// Whether an agent serves a `--bpf-dir`, and which process it is, where that can be seen from here.
+/// Returns whether an agent serves a `--bpf-dir`, and its process id if that is visible from here.
 ///
-/// Asks the lock, which tells of every process in every container, whatever it is called.
+/// The lock covers processes in every container, under whatever name they run.
 pub fn runs(dir: &Path) -> Option<Option<u32>> {
     let file = File::open(dir).ok()?;
     let metadata = file.metadata().ok()?;
@@ -39,14 +39,14 @@ fn process(directory: &Metadata) -> Option<u32> {
 }
 
 impl Lock {
-    /// Whether this is the lock of what is a directory's path now: it may have been removed and made anew.
+    /// Reports whether this is the lock of the directory now at that path, which may have been removed and recreated.
     pub(super) fn is_of(&self, dir: &Path) -> bool {
         let of = |metadata: Metadata| (metadata.dev(), metadata.ino());
         let held = self.0.metadata().map(of).ok();
         held.is_some() && fs::metadata(dir).map(of).ok() == held
     }
 
-    /// Takes the lock of a directory, or says who has it.
+    /// Takes the lock of a directory. Error: another process holds it; the message names it.
     pub(super) fn take(dir: &Path) -> Result<Self, Error> {
         let directory = |source: io::Error| Error::Directory {
             path: dir.to_owned(),
@@ -55,6 +55,7 @@ impl Lock {
         };
         let mut file = File::open(dir).map_err(directory)?;
         let metadata = file.metadata().map_err(directory)?;
+        // An agent that is just ending, or a cleanup, releases the lock within a moment.
         for _ in 0..TRIES {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Self(lock)),
@@ -67,19 +68,20 @@ impl Lock {
     }
 }
 
-/// Fails where an agent is running over a directory, and says which.
+/// Fails if an agent serves a directory; the error names its process.
 pub fn ensure_no_agent(dir: &Path) -> Result<(), Error> {
     Lock::take(dir).map(drop)
 }
 
-/// The process that holds a lock on a file, from `/proc/locks`.
+/// Returns the process that holds a lock on a file, from `/proc/locks`.
 ///
-/// The device in there is that of the superblock, which `stat` may not show: where none fits, the inode
-/// must do, as long as only one lock has it. The root of every bpffs is inode 1.
+/// The device there is that of the superblock, which can differ from the one in stat(2). If none matches, the inode
+/// decides, provided that only one lock has it: the root of every bpffs has inode 1.
 fn holder(locks: &str, device: u64, inode: u64) -> Option<u32> {
     let device = format!("{:02x}:{:02x}", major(device), minor(device));
     let held = |line: &str| {
         let words: Vec<&str> = line.split_whitespace().collect();
+        // The agent's lock is exclusive; shared ones belong to processes that look for its holder.
         let [_, "FLOCK", _, "WRITE", pid, file, ..] = words.as_slice() else { return None };
         let (superblock, number) = file.rsplit_once(':')?;
         let is_inode = number.parse() == Ok(inode);

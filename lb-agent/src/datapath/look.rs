@@ -1,4 +1,4 @@
-//! Inspects one attachment: the link at its pin, and its place among other programs at the interface.
+//! Inspects one attachment: the link at its pin, and its place among other programs on the interface.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -8,11 +8,11 @@ use super::role::Direction;
 use super::watchdog::Fault;
 use crate::syscall::{self, Hooked};
 
-/// The result of a look at a pin.
+/// The result of inspecting a pin.
 pub(super) enum Look {
-    /// Not what it should.
+    /// The attachment is at fault.
     Fault(Fault),
-    /// The numbers of the link, which leads where it should, and of its program.
+    /// The link is at its target: ids of the link and of its program.
     Link { link: u32, program: u32 },
 }
 
@@ -32,7 +32,7 @@ pub(super) fn look(path: &Path, same: impl Fn(&syscall::LinkInfo) -> bool) -> io
     })
 }
 
-/// Whether our link is where it belongs among those of a device.
+/// Checks that our link is first at ingress, or last at egress. `order` is the order in which programs run.
 pub(super) fn place(order: &[Hooked], link: u32, direction: Direction) -> Option<Fault> {
     let outermost = match direction {
         Direction::Ingress => order.first(),
@@ -45,7 +45,7 @@ pub(super) fn place(order: &[Hooked], link: u32, direction: Direction) -> Option
     }
 }
 
-/// The problem of a program that insists on our place.
+/// Returns the message about a program that keeps displacing ours.
 pub(super) fn problem(device: &str, order: &[Hooked], direction: Direction) -> String {
     let (outermost, side) = match direction {
         Direction::Ingress => (order.first(), "before"),
@@ -54,8 +54,8 @@ pub(super) fn problem(device: &str, order: &[Hooked], direction: Direction) -> S
     let number = outermost.map_or(0, |hooked| hooked.program);
     let direction = direction.name();
     format!(
-        "interface {device}: program {number} of another owner keeps attaching itself {side} ours \
-         at {direction}; packets that it does not pass on are not served: attach it on the other side of ours"
+        "interface {device}: program {number} of another owner keeps attaching itself {side} \
+         the agent's at {direction}; packets that it does not pass on are not served: attach it on the other side"
     )
 }
 

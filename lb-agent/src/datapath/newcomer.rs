@@ -1,6 +1,6 @@
-//! Attaches the programs of a pod's new interface without a [`Datapath`], which its owner may be busy with.
+//! Attaches programs to the new interface of a pod without a [`Datapath`], which the main loop may be using.
 //!
-//! The pins are those that [`Datapath::attach`] makes: it finds the links and takes them over.
+//! The pins are the same, so [`Datapath::attach`] later finds the links and takes them over.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use super::role::{Direction, Role};
 use super::upgrade::Place;
 use super::{Datapath, Error, links};
 
-/// The programs of pods' interfaces, and where their links are pinned.
+/// The programs for pod interfaces, and the directory of their links.
 #[derive(Debug)]
 pub struct Newcomer {
     links: PathBuf,
@@ -17,10 +17,11 @@ pub struct Newcomer {
 }
 
 impl Datapath {
-    /// Handles of its own to the programs of pods.
+    /// Returns separate handles to the programs for pod interfaces.
     pub fn newcomer(&mut self) -> Result<Newcomer, Error> {
         let mut of = |direction| {
             let program = self.programs.get(Role::Pod.program(direction))?;
+            // The thread needs handles of its own; this object stays with the main loop.
             let copied = program.fd().try_clone_to_owned();
             copied.map_err(|source| Error::Pin { path: self.dir.join("programs"), source })
         };
@@ -29,18 +30,18 @@ impl Datapath {
         Ok(Newcomer { links: self.dir.join("links"), programs })
     }
 
-    /// Whether nothing of an earlier run is beside what this one attaches.
+    /// Reports whether no program of an earlier run remains beside those that this one attaches.
     pub fn is_alone(&self) -> bool {
         !self.hands_over()
     }
 }
 
 impl Newcomer {
-    /// Puts them on an interface, in place of a link that leads nowhere any more.
+    /// Attaches the programs to an interface. A pinned link without an interface is replaced.
     pub fn attach(&self, index: u32) -> Result<(), Error> {
         for (direction, program) in Direction::BOTH.into_iter().zip(&self.programs) {
             let name = Role::Pod.program(direction);
-            // Its pin holds the link.
+            // The pin keeps the link, so the descriptor may be closed.
             let link = links::attach_device(
                 &self.links,
                 program.as_fd(),

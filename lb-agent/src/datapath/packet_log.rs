@@ -1,7 +1,8 @@
 //! The packet log of the programs: off unless an operator enables it at the start.
 //!
-//! The level is a constant of the programs, so programs without a log carry no code for it. A record names the entry of
-//! `COUNTERS` that a packet was added to; here that number becomes hook, verdict and reason, as metrics name them.
+//! The level is a constant of the programs, so programs without a log contain no code for it. A record contains the
+//! index in `COUNTERS` that counted the packet; here it becomes hook, verdict and reason, with the names of the
+//! metrics.
 
 use std::io;
 
@@ -18,17 +19,17 @@ use super::release;
 /// Which packets are logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum PacketLog {
-    /// None.
+    /// No packet is logged.
     #[default]
     Off,
-    /// Those that are dropped, at debug level.
+    /// Dropped packets, at debug level.
     Drops,
-    /// All of them, at trace level: for a rig, not for a busy node.
+    /// All packets, at trace level: for tests, not for a busy node.
     All,
 }
 
 impl PacketLog {
-    /// The constant that the programs are loaded with.
+    /// Returns the value of the programs' constant for the log level.
     pub(super) const fn level(self) -> &'static u8 {
         match self {
             Self::Off => &0,
@@ -37,10 +38,11 @@ impl PacketLog {
         }
     }
 
-    /// A loader for our programs, or for others that log as they do.
+    /// Returns a loader for our programs, or for others with the same log.
     pub fn loader(self) -> EbpfLoader<'static> {
         let mut loader = EbpfLoader::new();
         let _: &mut EbpfLoader<'_> = loader.override_global(LEVEL, self.level(), false);
+        // Older verifiers refuse map keys in memory that a function gets by pointer: the programs copy them into a map.
         if release::is_before(release::KEYS_IN_MEMORY) {
             let _: &mut EbpfLoader<'_> = loader.override_global("ASKS_FOR_MAPS", &1_u8, false);
         }
@@ -48,7 +50,7 @@ impl PacketLog {
     }
 }
 
-/// The records of loaded programs.
+/// The log records of loaded programs.
 pub struct Records(EbpfLogger<Names>);
 
 impl std::fmt::Debug for Records {
@@ -66,7 +68,7 @@ impl Records {
             .map(Self)
     }
 
-    /// Hands every record to the log of this process, until the task is dropped.
+    /// Writes every record to this process's log until the task is dropped.
     pub async fn follow(self) -> io::Result<()> {
         #[expect(deprecated, reason = "its successor is unsafe; the records own their descriptor")]
         let mut records = AsyncFd::with_interest(self.0, Interest::READABLE)?;
@@ -79,7 +81,7 @@ impl Records {
     }
 }
 
-/// Gives records their names on the way to the log of this process.
+/// A logger that replaces the numbers in a record by names.
 struct Names;
 
 impl Log for Names {
@@ -93,6 +95,7 @@ impl Log for Names {
             warn!(target: "lb_ebpf", text, "packet log: unknown record");
             return;
         };
+        // Drops are of interest on their own and rare; all other packets are logged at the most detailed level only.
         let (hook, class, reason) = (hook.name(), verdict.class(), verdict.name());
         match verdict {
             Verdict::Drop(_) => debug!(target: "lb_ebpf", hook, reason, device, "packet dropped"),
@@ -108,17 +111,17 @@ impl Log for Names {
     fn flush(&self) {}
 }
 
-/// The record of a program about a packet.
+/// A record about a packet.
 #[derive(Debug, PartialEq, Eq)]
 struct Packet {
     hook: Hook,
     verdict: Verdict,
-    /// Interface index; 0 where the program does not know it.
+    /// Interface index; 0 if the program does not know it.
     device: u32,
 }
 
 impl Packet {
-    /// From `... counter N device M`, as `lb-ebpf/src/report.rs` writes it.
+    /// Parses `... counter N device M`, as `lb-ebpf/src/report.rs` writes it.
     fn of(text: &str) -> Option<Self> {
         let number = |name: &str| {
             let mut words = text.split(' ').skip_while(|word| *word != name).skip(1);

@@ -1,4 +1,4 @@
-//! Restores removed pins: the agent holds the objects, so nothing was detached meanwhile.
+//! Restores removed pins. The agent holds the objects open, so nothing was detached meanwhile.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -12,20 +12,20 @@ use super::{Datapath, Error, bpffs, upgrade};
 use crate::syscall;
 
 impl Datapath {
-    /// Gives directories, maps, programs and links back the pins that they lack. Each link that lacked one is a fault.
+    /// Restores the missing pins of directories, maps, programs and links. Each link without a pin counts as a fault.
     pub(super) fn restore(&mut self) -> Result<Vec<Fault>, Error> {
         if let Some(bpf_dir) = self.dir.parent()
             && !self.lock.is_of(bpf_dir)
         {
             bpffs::prepare(bpf_dir)?;
-            // Else another agent could take it, beside this one.
+            // Without the lock another agent could start over the recreated directory.
             self.lock = Lock::take(bpf_dir)?;
         }
         let pins = self.programs.restore()?;
         if !self.dir.join(upgrade::DIRECTORY).exists() {
             upgrade::note(&self.dir)?;
         }
-        // Also where no held link lacks its pin: the next link that is made needs the directory.
+        // Even if no held link lacks its pin: the next new link needs the directory.
         let links = self.dir.join("links");
         fs::create_dir_all(&links).map_err(|source| Error::Pin { path: links, source })?;
         let mut faults = Vec::new();
@@ -43,14 +43,14 @@ impl Datapath {
         Ok(faults)
     }
 
-    /// Whether a link that lacks its pin is held and leads somewhere: [`Self::restore`] pins it, and nothing else is
-    /// to be made in its place. Pins may be removed while an inspection runs.
+    /// Reports whether a link without a pin is held and attached. [`Self::restore`] will pin it, so it must not be
+    /// replaced: pins may be removed while an inspection runs.
     pub(super) fn is_held(&self, path: &Path) -> bool {
         self.held.get(path).is_some_and(leads)
     }
 }
 
-/// A link whose device is gone leads nowhere; the inspection of that device takes care of it.
+/// Reports whether a link is attached. One whose interface is gone is not; the inspection of interfaces handles that.
 fn leads(link: &OwnedFd) -> bool {
     syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() != 0)
 }

@@ -1,7 +1,7 @@
-//! The loaded programs, always by their pins: `programs/<object>/<name>`, where `<object>` tells the builds apart.
+//! The loaded programs, pinned as `programs/<object>/<name>`. `<object>` distinguishes builds.
 //!
-//! An agent that comes back with the same object over the same maps finds its programs verified
-//! already: it is there in milliseconds, on a busy machine too.
+//! An agent that restarts with the same object over the same maps finds its programs already verified, so it starts in
+//! milliseconds, even on a busy machine.
 
 mod hooks;
 mod load;
@@ -26,14 +26,14 @@ use super::packet_log::{PacketLog, Records};
 use super::{Error, L3, cleanup, object};
 use crate::syscall;
 
-/// The XDP program: loaded for those who attach it.
+/// The XDP program. It is loaded when an interface first needs it.
 pub(super) const XDP: &str = "edge_xdp";
 
 /// A program that the verifier accepted.
 #[derive(Debug)]
 pub(super) struct Loaded {
     fd: OwnedFd,
-    /// As the kernel numbers it.
+    /// The id that the kernel gave it.
     pub(super) id: u32,
 }
 
@@ -48,27 +48,27 @@ impl Loaded {
     }
 }
 
-/// Handles to the programs we attach.
+/// Handles to the programs that the agent attaches.
 #[derive(Debug)]
 pub(super) struct Programs {
     directory: PathBuf,
     loaded: BTreeMap<&'static str, Loaded>,
-    /// The same programs once more, for a place that takes no program twice. They have no pin but their links'.
+    /// Second copies of programs, for interfaces that already have the first one. They are pinned only by their links.
     again: BTreeMap<&'static str, Loaded>,
-    /// A program that does nothing, for the moments before and after one of ours runs in a link.
+    /// A program that does nothing. A link runs it before and after one of ours.
     idle: Option<OwnedFd>,
     records: Option<Records>,
-    /// How the object is loaded again.
+    /// Kept for another load of the object.
     maps: MapPins,
     sizes: BTreeMap<&'static str, u32>,
     packet_log: PacketLog,
 }
 
 impl Programs {
-    /// Finds the programs of our object over these maps, or loads them.
+    /// Finds the pinned programs of this object over these maps, or loads them.
     ///
-    /// Programs that log are always loaded anew: their ring buffer is not pinned. So are those that go beside what is
-    /// attached (`must_load`): a device takes no program twice, and what is attached may be what is found.
+    /// Programs with a packet log are always loaded: their ring buffer is not pinned. So are programs that are attached
+    /// beside others (`must_load`): an interface refuses a program twice, and a pinned one may be attached there.
     pub(super) fn prepare(
         dir: &Path,
         sizes: &BTreeMap<&'static str, u32>,
@@ -87,7 +87,8 @@ impl Programs {
             let began = Instant::now();
             fs::create_dir_all(&directory).map_err(pin(&directory))?;
             paths::set_aside(&directory)?;
-            // They may use maps that are no more. None stays, so that an end halfway leaves no mixture of two runs.
+            // The pinned programs may use maps that no longer exist. All pins go first, so that an interrupted load
+            // leaves no mixture of two loads.
             names()
                 .chain(L3)
                 .chain([XDP])
@@ -110,17 +111,18 @@ impl Programs {
         })
     }
 
-    /// The packet log of the programs, once.
+    /// Returns the packet log of the programs, once.
     pub(super) const fn take_packet_log(&mut self) -> Option<Records> {
         self.records.take()
     }
 
-    /// A program. The XDP program and those of L3 devices are loaded when they are asked for the first time.
+    /// Returns a program. The XDP program and those for L3 interfaces are loaded at their first use.
     pub(super) fn get(&mut self, name: &'static str) -> Result<&Loaded, Error> {
         if !self.loaded.contains_key(name) {
             let path = self.directory.join(name);
             if !path.exists() {
                 fs::create_dir_all(&self.directory).map_err(pin(&self.directory))?;
+                // The loader finds maps by their pins; without them it would create new ones.
                 self.maps.restore()?;
                 load_and_pin(&self.sources(), name)?;
             }
@@ -129,17 +131,19 @@ impl Programs {
         self.loaded.get(name).ok_or(Error::NoObject)
     }
 
-    /// A program that is none of `taken`: the one that [`Programs::get`] gives, or the same once more. The log of
-    /// the latter goes to a ring of its own, which nobody reads.
+    /// Returns a program that is not among `taken`: the one that [`Programs::get`] returns, or a second copy. The copy
+    /// logs to a ring buffer of its own, which is not read.
     pub(super) fn other_than(
         &mut self,
         name: &'static str,
         taken: &[u32],
     ) -> Result<&Loaded, Error> {
+        // An interface refuses a program that is attached there already, for example in the link that it is to replace.
         if !taken.contains(&self.get(name)?.id) {
             return self.get(name);
         }
         if !self.again.contains_key(name) {
+            // The loader finds maps by their pins; without them it would create new ones.
             self.maps.restore()?;
             let program = load_apart(&self.sources(), name)?;
             let program = Loaded::new(program).map_err(pin(&self.directory.join(name)))?;
@@ -157,7 +161,7 @@ impl Programs {
         }
     }
 
-    /// A program that does nothing, for a link before and after it has ours.
+    /// Returns a program that does nothing, for a link before and after it runs ours.
     pub(super) fn idle(&mut self) -> io::Result<BorrowedFd<'_>> {
         let idle = match self.idle.take() {
             Some(idle) => idle,
@@ -167,13 +171,13 @@ impl Programs {
         Ok(idle.as_fd())
     }
 
-    /// Whether a program of this number is one of ours of this name.
+    /// Reports whether a program id belongs to our program of this name.
     pub(super) fn is(&mut self, name: &'static str, id: u32) -> Result<bool, Error> {
         let again = self.again.get(name).map(|again| again.id);
         Ok(self.get(name)?.id == id || again == Some(id))
     }
 
-    /// Gives pins that somebody removed back to maps and programs, and says how many.
+    /// Restores removed pins of maps and programs. Returns how many were missing.
     pub(super) fn restore(&self) -> Result<usize, Error> {
         let mut restored = self.maps.restore()?;
         for (name, program) in &self.loaded {
@@ -187,11 +191,12 @@ impl Programs {
         Ok(restored)
     }
 
-    /// Removes the pins of other builds and loads; to be called when no link uses their programs.
+    /// Removes the pins of other builds and earlier loads. Call it when no link uses their programs.
     pub(super) fn forget_others(&self) -> Result<(), Error> {
         paths::forget_aside(&self.directory)?;
         let Some(parent) = self.directory.parent() else { return Ok(()) };
         for directory in cleanup::list(parent)? {
+            // Each build has a directory of its own.
             if directory != self.directory {
                 cleanup::remove(&directory, &mut Vec::new())?;
             }
@@ -208,7 +213,7 @@ fn pin(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
     |source| Error::Pin { path: path.to_owned(), source }
 }
 
-/// A name for an object: FNV-1a of its bytes. A bpffs takes no dots, so no version.
+/// Returns a name for an object: FNV-1a of its bytes. A version would contain dots, which a bpffs refuses.
 fn name_of(object: &[u8]) -> String {
     let hash = object.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

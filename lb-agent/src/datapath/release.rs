@@ -1,19 +1,19 @@
-//! Releases of Linux, as far as they say what a kernel's verifier takes. A
-//! release that is not written as two numbers is no release: loading will tell.
+//! Releases of Linux, as far as they tell what the verifier accepts. A release that does not begin with two numbers is
+//! unknown: loading the programs will show.
 
 /// Major and minor number.
 pub(super) type Release = (u32, u32);
 
-/// Keys of maps may lie in memory that a function is lent, which its verifier knows by its size alone.
+/// First release whose verifier accepts a map key in memory that a function gets by pointer and size.
 pub(super) const KEYS_IN_MEMORY: Release = (6, 2);
 
-/// Reads what uname(2) says, such as `6.12.43+deb13-amd64`.
+/// Parses a release as uname(2) returns it, such as `6.12.43+deb13-amd64`.
 pub(super) fn parse(release: &str) -> Option<Release> {
     let mut numbers = release.split(['.', '-']).map_while(|word| word.parse::<u32>().ok());
     Some((numbers.next()?, numbers.next()?))
 }
 
-/// Whether the kernel that runs is known to be older than a release.
+/// Reports whether the running kernel is known to be older than a release.
 pub(super) fn is_before(wanted: Release) -> bool {
     let name = nix::sys::utsname::uname().ok();
     let running = name.and_then(|name| parse(name.release().to_str()?));

@@ -1,20 +1,20 @@
 //! The role of an interface and the direction of its packets: together they select the program.
 
-/// The role of a device.
+/// The role of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// The host's side of a pod's veth.
+    /// The host's end of a pod's veth.
     Pod,
-    /// A device to the outside.
+    /// An external interface: to the outside, or to other nodes.
     Edge,
-    /// One without a link-layer header.
+    /// An external interface without a link-layer header.
     L3,
-    /// The loopback interface.
+    /// The loopback interface, for packets of this host's processes.
     Host,
 }
 
 impl Role {
-    /// `pod`, `edge`, `l3` or `host`.
+    /// Returns `pod`, `edge`, `l3` or `host`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pod => "pod",
@@ -24,7 +24,7 @@ impl Role {
         }
     }
 
-    /// The program for a direction.
+    /// Returns the name of the program for a direction.
     pub const fn program(self, direction: Direction) -> &'static str {
         match (self, direction) {
             (Self::Pod, Direction::Ingress) => "pod_ingress",
@@ -39,17 +39,17 @@ impl Role {
     }
 }
 
-/// Which packets of a device.
+/// The direction of packets at an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direction {
-    /// Those that come in by it.
+    /// Packets that arrive at the interface.
     Ingress,
-    /// Those that leave by it.
+    /// Packets that leave through the interface.
     Egress,
 }
 
 impl Direction {
-    /// Both, answers first: nobody is asked before his answer is known.
+    /// Both directions, egress first: the programs for answers must be in place before a request is translated.
     pub(super) const BOTH: [Self; 2] = [Self::Egress, Self::Ingress];
 
     pub(super) const fn name(self) -> &'static str {
@@ -59,7 +59,7 @@ impl Direction {
         }
     }
 
-    /// As bpf(2) numbers it: `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`.
+    /// Returns `BPF_TCX_INGRESS` or `BPF_TCX_EGRESS`.
     pub(super) const fn attach_type(self) -> u32 {
         match self {
             Self::Ingress => 46,

@@ -1,9 +1,9 @@
-//! Upgrades: an earlier run left maps or programs that this one cannot go on with as they are.
+//! Upgrades: an earlier run left maps or programs that this one cannot continue with as they are.
 //!
-//! The maps of another layout, or of another build of the same layout, stay with the programs that read them
-//! ([`Previous`], `fingerprint`) until ours have everything. A map of the right shape but another size is made anew and
-//! filled ([`Replaced`]). `handover` decides at which places programs of both stand side by side meanwhile, and `finish`
-//! copies what packets wrote last and removes the rest. ADR 0005 has the order.
+//! The maps of another layout, or of another build with the same layout, stay with the programs that read them
+//! ([`Previous`], `fingerprint`) until ours have all entries. A map of the right shape but another size is recreated
+//! and filled ([`Replaced`]). `handover` decides where programs of both are attached side by side meanwhile, and
+//! `finish` copies the last entries and removes the rest. ADR 0005 has the order.
 
 mod fingerprint;
 mod finish;

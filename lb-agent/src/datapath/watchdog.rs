@@ -1,8 +1,8 @@
-//! Compares attachments with what should be attached, and repairs them: another program may detach a link, remove its
+//! Compares attachments with what should be attached and repairs them: another program may detach a link, remove its
 //! pin, or attach itself before ours.
 //!
-//! Only our own links are touched. The new link is attached before the old one is removed, so that no packet passes
-//! without a program of ours (ADR 0026).
+//! Only our own links are changed. A new link is attached before the old one is removed, so that no packet passes
+//! without our program (ADR 0026).
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -18,23 +18,23 @@ use super::upgrade::{self, Place};
 use super::{Datapath, Error, SOCKET_HOOKS, links, xdp};
 use crate::syscall;
 
-/// The fault that was found.
+/// A fault of an attachment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// The pin is gone, and the link with it.
+    /// The pin is gone, and with it the link.
     Unpinned,
-    /// The link leads nowhere, or the kernel does not run it.
+    /// The link has no target, or the kernel does not run it.
     Detached,
-    /// The link runs another program than ours.
+    /// The link runs a program that is not ours.
     Replaced,
-    /// Others stand where we should: before us at ingress, behind us at egress.
+    /// Another program has our place: before ours at ingress, behind ours at egress.
     Displaced,
 }
 
 impl Fault {
     pub const ALL: [Self; 4] = [Self::Unpinned, Self::Detached, Self::Replaced, Self::Displaced];
 
-    /// As metrics name it.
+    /// Returns the name that metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unpinned => "unpinned",
@@ -48,20 +48,20 @@ impl Fault {
 /// The result of an inspection.
 #[derive(Debug, Default)]
 pub struct Findings {
-    /// Faults that were put right.
+    /// Faults that were repaired.
     pub repaired: Vec<Fault>,
-    /// Devices on which one could not be, and why.
+    /// Interfaces with a fault that could not be repaired, and why.
     pub failed: Vec<(u32, String)>,
-    /// Devices that have lost the XDP program, and why it was not put back.
+    /// Interfaces that lost the XDP program, and why it was not attached again.
     pub decelerated: Vec<(u32, String)>,
-    /// The faults that are not put right, or come again and again: for an operator.
+    /// Messages for operators: faults that are not repaired, or that recur.
     pub problems: Vec<String>,
-    /// Pins cannot be put back: what serves would not outlive this process.
+    /// Whether pins are missing and cannot be restored: the data path would end with this process.
     pub is_unpinned: bool,
 }
 
 impl Datapath {
-    /// Looks at every link that should be there, and puts right what is not as it should be.
+    /// Inspects every link that should exist, and repairs faults.
     pub fn inspect(&mut self) -> Findings {
         let mut findings = Findings::default();
         match self.restore() {
@@ -73,6 +73,7 @@ impl Datapath {
                 findings.is_unpinned = true;
             }
         }
+        // A copy, because the loop removes interfaces that cannot be repaired.
         let attached: Vec<(u32, (String, super::Role))> =
             self.attached.iter().map(|(index, it)| (*index, it.clone())).collect();
         for (index, (name, role)) in attached {
@@ -93,12 +94,13 @@ impl Datapath {
             match self.inspect_accelerated(index) {
                 Ok(fault) => findings.repaired.extend(fault),
                 Err(why) => {
-                    // Whoever brings programs to devices tries again.
+                    // The accelerator of the main loop tries this interface again.
                     self.accelerated.remove(&index);
                     findings.decelerated.push((index, why));
                 }
             }
         }
+        // Taken out, because `inspect_socket` needs the rest of `self`.
         if let Some(cgroup) = self.cgroup.take() {
             for name in SOCKET_HOOKS {
                 match self.inspect_socket(name, &cgroup) {
@@ -143,6 +145,7 @@ impl Datapath {
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
+            // While an upgrade is under way, the program in our place is the one that it replaces.
             let is_under_way = upgrade::aside(&path).exists();
             if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
                 return Ok(None);
@@ -153,7 +156,7 @@ impl Datapath {
             let_go(&path)?;
         }
         let link = if fault == Fault::Displaced {
-            // A device takes no program twice.
+            // An interface refuses the same program twice, so the new link needs another copy.
             let taken: Vec<u32> = order.iter().map(|hooked| hooked.program).collect();
             let loaded = self.programs.other_than(program, &taken)?.fd();
             let loaded = loaded.try_clone_to_owned().map_err(failed)?;
@@ -170,7 +173,7 @@ impl Datapath {
         Ok(Some(fault))
     }
 
-    /// Nobody can put another program in the place of a link, so the link tells all.
+    /// Inspects the XDP link of an interface. It excludes other XDP programs, so only the link itself must be checked.
     fn inspect_accelerated(&mut self, index: u32) -> Result<Option<Fault>, String> {
         let path = xdp::pin_of(&self.dir.join("links"), index);
         let look = look(&path, |info| info.device() == index).map_err(|error| error.to_string())?;
@@ -185,6 +188,7 @@ impl Datapath {
                 Fault::Replaced
             }
         };
+        // Attaching again replaces a program in the link, and the link if it is gone.
         self.accelerate(index)?;
         warn!(index, fault = fault.name(), "XDP program reattached");
         Ok(Some(fault))
@@ -200,6 +204,7 @@ impl Datapath {
         let failed = |source| Error::Pin { path: path.clone(), source };
         let inode = links::inode(cgroup).map_err(failed)?;
         let fault = match look(&path, |info| info.cgroup() == inode).map_err(failed)? {
+            // The link still works; its pin is restored elsewhere.
             Look::Fault(Fault::Unpinned) if self.is_held(&path) => None,
             Look::Fault(fault) => Some(fault),
             Look::Link { program, .. } if !self.programs.is(name, program)? => {
@@ -207,12 +212,14 @@ impl Datapath {
             }
             Look::Link { program, .. } => {
                 let kind = super::programs::attach_type(name);
+                // A link can exist without effect, so the list of programs that run decides.
                 let effective = syscall::effective_in_cgroup(cgroup.as_fd(), kind);
                 let is_there = effective.map_err(failed)?.contains(&program);
                 (!is_there).then_some(Fault::Detached)
             }
         };
         let Some(fault) = fault else { return Ok(None) };
+        // A replaced program keeps the link, which is updated in place: no call passes without a program.
         if fault != Fault::Replaced {
             drop(self.held.remove(&path));
             let_go(&path)?;
@@ -226,7 +233,8 @@ impl Datapath {
     }
 }
 
-/// A pod's device goes a moment before we are told so, and the kernel takes its links with it: nobody's fault.
+/// Logs that an interface could not be repaired. The interface of a pod disappears, with its links, a moment before the
+/// agent gets the notification: that is no fault.
 fn complain((index, name): (u32, &str), error: &str) {
     if syscall::device_name(index).is_none() {
         debug!(device = name, error, "interface is gone");

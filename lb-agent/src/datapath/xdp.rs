@@ -12,15 +12,15 @@ use super::Error;
 use super::links::remove_pin;
 use crate::syscall;
 
-/// Somebody else's program is in the way: to be tried again.
+/// The reason for operators if another XDP program is attached; the agent tries again later.
 pub const OCCUPIED: &str = "another XDP program is attached; it is left alone";
 
-/// Name of the pin of its link.
+/// Returns the pin of an interface's XDP link.
 pub(super) fn pin_of(links: &Path, index: u32) -> PathBuf {
     links.join(format!("{index}-xdp"))
 }
 
-/// Whether any device has the program, as far as pins say; so it is where they cannot be read.
+/// Reports whether any interface has the program, judged by pins. True if they cannot be read.
 pub(super) fn is_anywhere(links: &Path) -> bool {
     let is_its = |entry: io::Result<DirEntry>| {
         entry.map_or(true, |entry| entry.file_name().as_encoded_bytes().ends_with(b"-xdp"))
@@ -28,11 +28,12 @@ pub(super) fn is_anywhere(links: &Path) -> bool {
     fs::read_dir(links).map_or(true, |mut entries| entries.any(is_its))
 }
 
-/// Puts the program on a device, or in place of an earlier run's; else says why it is not there.
+/// Attaches the program to an interface, or replaces an earlier run's. The error says why it is not attached.
 pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Result<OwnedFd, String> {
     let path = pin_of(links, index);
     if let Ok(link) = syscall::open_pin(&path) {
         let is_ours = syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() == index);
+        // An update of the link lets no packet pass without a program.
         if is_ours && syscall::update_link(link.as_fd(), program).is_ok() {
             return Ok(link);
         }
@@ -44,16 +45,17 @@ pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Resul
     Ok(link)
 }
 
-/// Takes the program off a device, if it is there.
+/// Detaches the program from an interface, if it is there.
 pub(super) fn detach(links: &Path, index: u32) -> Result<(), Error> {
     remove_pin(&pin_of(links, index))
 }
 
-/// The meaning of the kernel's refusal.
+/// Explains the kernel's refusal to operators.
 fn reason(error: &io::Error) -> String {
     match error.raw_os_error() {
         Some(libc::EBUSY | libc::EEXIST) => OCCUPIED.to_owned(),
         Some(libc::EOPNOTSUPP) => "its driver does not support XDP".to_owned(),
+        // Drivers use different codes for the same two causes.
         Some(libc::EINVAL | libc::ERANGE | libc::ENOSPC | libc::ENOMEM) => {
             format!("its driver refuses, because of the MTU or the number of queues: {error}")
         }

@@ -1,8 +1,8 @@
-//! Answers of the health server, and how long they hold.
+//! Responses of the health server, and how long they stay valid.
 
 use super::*;
 
-/// kube-proxy's, where nobody chose another.
+/// kube-proxy's timeout, if none is configured.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 fn code(health: &Health, counts_node: bool) -> u16 {
@@ -49,7 +49,7 @@ fn missing_pins_are_unhealthy_whatever_else_is_programmed() {
     assert_eq!(code(&health, false), 200);
 }
 
-/// Whatever hangs the loop (a lock, a disk, a kernel): it is told by who does not.
+/// Whatever blocks the loop (a lock, a disk, a kernel): the server itself does not block and reports it.
 #[test]
 fn a_loop_that_hangs_is_unhealthy() {
     let health = Health::new(Duration::ZERO);
@@ -96,7 +96,7 @@ async fn families_tell_of_their_last_update_and_the_whole_of_now() {
     assert_eq!((&stale["healthy"], &stale["status"]), (&false.into(), &stale_status(&first)));
 }
 
-/// The same times, but nobody is well.
+/// The same times, but unhealthy.
 fn stale_status(body: &serde_json::Value) -> serde_json::Value {
     let mut status = body["status"].clone();
     for family in status.as_object_mut().expect("families").values_mut() {

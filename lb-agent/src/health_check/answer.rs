@@ -1,4 +1,4 @@
-//! The answer of one Service: every path and method gets the same.
+//! The answer for one Service: every path and method gets the same.
 
 use std::future::ready;
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use crate::http_server::serve;
 use crate::plan::{Family, ServiceName};
 use crate::translate::LocalReady;
 
-/// How many endpoints are here, for balancers that weigh nodes.
+/// Header with the number of local endpoints, for load balancers that weigh nodes.
 const WEIGHT: HeaderName = HeaderName::from_static("x-load-balancing-endpoint-weight");
 
-/// The answers for one Service.
+/// The source of answers for one Service.
 #[derive(Debug)]
 pub(super) struct Answerer {
     pub(super) service: ServiceName,
@@ -28,7 +28,7 @@ pub(super) struct Answerer {
     pub(super) health: Health,
 }
 
-/// Ready endpoints on this node, by the family of the address that is asked.
+/// Ready endpoints on this node, by the family of the address that a load balancer connects to.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {
     v4: AtomicU32,
@@ -50,7 +50,7 @@ impl Endpoints {
     }
 }
 
-/// As kube-proxy spells it.
+/// The body, with kube-proxy's field names.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Body<'a> {
@@ -72,6 +72,7 @@ impl Answerer {
         let service = Name { namespace: &self.service.namespace, name: &self.service.name };
         let body = Body { service, local_endpoints, service_proxy_healthy };
         let mut response = Response::new(Bytes::from(indented(&body)));
+        // As kube-proxy answers: the load balancer must not send to a node that has no endpoint or a stale proxy.
         if local_endpoints == 0 || !service_proxy_healthy {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         }
@@ -84,7 +85,7 @@ impl Answerer {
     }
 }
 
-/// A document as kube-proxy writes it by hand: a tab for each level, no newline at its end.
+/// Formats the body as kube-proxy does: a tab for each level, and no newline at the end.
 fn indented(body: &Body<'_>) -> String {
     let mut text = Vec::new();
     let style = PrettyFormatter::with_indent(b"\t");
@@ -92,9 +93,9 @@ fn indented(body: &Body<'_>) -> String {
     written.ok().and_then(|()| String::from_utf8(text).ok()).unwrap_or_default()
 }
 
-/// Answers what is asked on a connection.
+/// Answers all requests on a connection.
 pub(super) async fn answer(stream: TcpStream, answerer: Arc<Answerer>, progress: Arc<Progress>) {
-    // A socket of both families has addresses of IPv4 in their mapped form.
+    // On a dual-stack socket, IPv4 addresses are in their v4-mapped form.
     let Ok(own) = stream.local_addr() else { return };
     let asked_by = Family::of(own.ip().to_canonical());
     serve(stream, progress, |_request| ready(answerer.response(asked_by))).await;

@@ -1,4 +1,4 @@
-//! One listening socket: a task that accepts, and others that answer.
+//! A listening socket: one task accepts connections, and one task for each connection answers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,21 +14,21 @@ use tokio::time::sleep;
 use super::answer::{Answerer, answer};
 use crate::http_server::connections::{Connection, Connections, Progress};
 
-/// Connections that wait to be accepted.
+/// Length of the kernel's queue of connections to accept.
 const BACKLOG: u32 = 1_024;
-/// After an accept that failed, for example for want of file descriptors.
+/// Pause after a failed accept, for example if file descriptors run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The families that a socket on an IPv6 address takes.
+/// The families that a socket on an IPv6 address accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Only the family of its address.
     OneFamily,
-    /// IPv4 too, in its mapped form.
+    /// IPv4 too, in v4-mapped form.
     BothFamilies,
 }
 
-/// A socket that is listened on until this is dropped.
+/// A listening socket; dropping it closes the socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     pub(super) kind: Kind,
@@ -43,6 +43,7 @@ impl Listener {
         answerer: Arc<Answerer>,
         connections: Arc<Connections>,
     ) -> io::Result<Self> {
+        // Bound here and not in the task, so that the caller gets the error.
         let socket = Arc::new(bind(address, kind)?);
         let task = tokio::spawn(accept(Arc::clone(&socket), answerer, connections)).abort_handle();
         Ok(Self { kind, socket, task })
@@ -52,7 +53,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.task.abort();
-        // The task ends some time; the port must be free for its next user at once.
+        // The task ends some time later, but the port must be free for its next user now.
         if let Err(error) = shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.socket), Shutdown::Both)
         {
             tracing::debug!(%error, "listener already closed");
@@ -65,7 +66,7 @@ fn bind(address: SocketAddr, kind: Kind) -> io::Result<TcpListener> {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => {
             let socket = match TcpSocket::new_v6() {
-                // A kernel without IPv6: what is left of both families is one.
+                // Without IPv6 in the kernel, an IPv4 socket serves all there is.
                 Err(error) if kind == Kind::BothFamilies && lacks_family(&error) => {
                     let v4 =
                         SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), address.port());
@@ -90,11 +91,11 @@ async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, connections: 
     while let Ok((accepted, from)) = accept_one(&socket).await {
         let progress = Progress::begin();
         let task = tokio::spawn(answer(accepted, Arc::clone(&answerer), Arc::clone(&progress)));
-        // A Service is told from the others by where its answers are made.
+        // The address of the answerer identifies the Service: it is unique while the Service is listened for.
         let of = Arc::as_ptr(&answerer).addr();
         let task = task.abort_handle();
         connections.admit(Connection { of, from: from.ip(), progress, task });
-        // Its request may be here already: it is read before the next one is let in.
+        // A request may already be waiting; it is read before the next connection is accepted.
         yield_now().await;
     }
 }
@@ -103,7 +104,7 @@ async fn accept_one(socket: &TcpListener) -> io::Result<(TcpStream, SocketAddr)>
     loop {
         match socket.accept().await {
             Ok(accepted) => return Ok(accepted),
-            // Shut down: nobody wants it any more.
+            // The socket was shut down by `drop`.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => return Err(error),
             Err(_) => sleep(PAUSE).await,
         }

@@ -1,4 +1,4 @@
-//! Listeners as load balancers meet them: who answers what, and when a port opens, moves and closes.
+//! Listeners as load balancers use them: their responses, and when a port opens, moves and closes.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr as Name, UnixDatagram};
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::*;
 use crate::translate::LocalReady;
 
-/// Connections of one Service at a time.
+/// The number of connections of one Service at a time.
 const OF_ONE: usize = 32;
 
 fn checks() -> HealthChecks {
@@ -34,10 +34,11 @@ fn loopback() -> Addresses {
     Addresses { v4: Where::On([v4].into()), v6: Where::On([v6].into()) }
 }
 
-/// As many ports as the tests of a process take together.
+/// The number of ports that all tests of a process use together.
 const BLOCK: u16 = 500;
 
-/// A port that nobody else is given meanwhile: below the ephemeral ones, out of a block that is this process's alone.
+/// Returns a port that no other process gets meanwhile: below the ephemeral ones, from a block that belongs to this
+/// process.
 async fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     static OURS: LazyLock<(UnixDatagram, u16)> = LazyLock::new(block);
@@ -51,7 +52,7 @@ async fn free_port() -> u16 {
     }
 }
 
-/// The first port of a block, and the socket whose name says that it is taken, for as long as this process lives.
+/// The first port of a block, and the socket whose name reserves the block as long as this process lives.
 fn block() -> (UnixDatagram, u16) {
     let mut blocks = (20_000..29_000).step_by(BLOCK.into());
     let taken = blocks.find_map(|first| {
@@ -105,7 +106,7 @@ async fn the_answer_is_kube_proxys() {
     ] {
         assert!(text.contains(header), "{text}");
     }
-    // As pkg/proxy/healthcheck/service_health.go prints it.
+    // The format of pkg/proxy/healthcheck/service_health.go.
     let body = "\r\n\r\n{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\
                 \t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}";
     assert!(text.ends_with(body), "{text}");
@@ -115,7 +116,7 @@ async fn the_answer_is_kube_proxys() {
     assert!(head.ends_with("\r\n\r\n"), "{head}");
 }
 
-/// As Go's server: a connection serves many requests, also with bare line feeds, and paths mean nothing.
+/// As with Go's server, a connection serves many requests, also with bare line feeds, and paths have no meaning.
 #[tokio::test]
 async fn a_probe_may_keep_its_connection_and_spell_as_it_likes() {
     let (mut checks, port) = (checks(), free_port().await);
@@ -127,7 +128,7 @@ async fn a_probe_may_keep_its_connection_and_spell_as_it_likes() {
     assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), 2, "{answers}");
 }
 
-/// RFC 9112 3.2, and as Go's server says it.
+/// RFC 9112 3.2, with the messages of Go's server.
 #[tokio::test]
 async fn a_request_without_host_is_refused() {
     let (mut checks, port) = (checks(), free_port().await);
@@ -158,7 +159,7 @@ async fn without_endpoints_or_health_the_answer_is_503() {
 async fn each_family_is_answered_for_its_own_endpoints() {
     let (mut checks, port) = (checks(), free_port().await);
     let of = |v4, v6| Some(HealthCheck { port, local_ready: LocalReady { v4, v6 } });
-    // One socket of both families, then one of each.
+    // First one socket for both families, then one for each.
     for addresses in [everywhere(), loopback()] {
         checks.set_addresses(addresses);
         checks.set(&name("web"), of(0, 2));

@@ -1,6 +1,7 @@
-//! Connections that are being answered. Their number is bounded, and a new one displaces one of the source address
-//! that has most of them, if those are many; else one that has sent no whole request in time, or one that is idle after
-//! an answer.
+//! The open connections, bounded in number. A new one may displace another.
+//!
+//! If one source address has many connections, it displaces one of the source that has most. Otherwise it displaces one
+//! that has sent no whole request in time, or one that is idle after an answer.
 
 #[cfg(test)]
 mod tests;
@@ -13,18 +14,22 @@ use std::time::{Duration, Instant};
 
 use tokio::task::AbortHandle;
 
-/// Connections of all Services at a time: each takes ten kilobytes.
+/// Largest number of connections of all Services; each takes ten kilobytes.
 const CONNECTIONS: usize = 1_536;
-/// Connections of one Service at a time, of which a client that is slow on purpose pushes out its own first. A
-/// thousand such clients fit, for a probe from their address is not told apart from them before it has asked.
+/// Largest number of connections of one Service. A client that is slow on purpose displaces its own first.
+///
+/// More than a thousand such clients fit, because a probe from their address cannot be distinguished from them before
+/// it has sent its request.
 const PER_SERVICE: usize = 1_280;
-/// A source has many connections of a Service if it has more than this part of the places: fewer are those of a
-/// balancer that keeps some open, which must not lose them to as many silent sources with one connection each.
+/// A source has many connections if it has more than this fraction (1/64) of a Service's places.
+///
+/// Fewer are those of a load balancer that keeps some open; it must not lose them to as many silent sources with one
+/// connection each.
 const MANY: usize = 64;
-/// A connection may take this long to send its request before it counts as silent: a probe on a busy machine.
+/// Time after which a connection without a request counts as silent: a probe on a busy machine may take that long.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// How far a connection is.
+/// The progress of a connection.
 #[derive(Debug)]
 pub(crate) struct Progress {
     began: Instant,
@@ -36,17 +41,17 @@ impl Progress {
     const ASKS: u8 = 1;
     const ANSWERED: u8 = 2;
 
-    /// It was accepted now.
+    /// Starts with a connection that was just accepted.
     pub(crate) fn begin() -> Arc<Self> {
         Arc::new(Self { began: Instant::now(), state: AtomicU8::new(Self::NEW) })
     }
 
-    /// It has sent a whole request.
+    /// Records that a whole request has arrived.
     pub(super) fn asks(&self) {
         self.state.store(Self::ASKS, Ordering::Relaxed);
     }
 
-    /// Its request is answered, and it may send another.
+    /// Records that the request is answered; another one may follow.
     pub(super) fn is_answered(&self) {
         self.state.store(Self::ANSWERED, Ordering::Relaxed);
     }
@@ -55,7 +60,7 @@ impl Progress {
         self.state.load(Ordering::Relaxed) != Self::NEW
     }
 
-    /// How little is lost with it.
+    /// Returns how much would be lost by displacing the connection.
     fn rank(&self) -> Worth {
         match self.state.load(Ordering::Relaxed) {
             Self::ANSWERED => Worth::Idle,
@@ -66,7 +71,7 @@ impl Progress {
     }
 }
 
-/// The last one is displaced first.
+/// How much a displaced connection loses, from most to least: the last value is displaced first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Worth {
     Asks,
@@ -75,7 +80,7 @@ enum Worth {
     Silent,
 }
 
-/// Those that have not ended, the oldest first.
+/// The connections that have not ended, oldest first.
 #[derive(Debug)]
 pub(crate) struct Connections {
     most: usize,
@@ -83,15 +88,15 @@ pub(crate) struct Connections {
     all: Mutex<VecDeque<Connection>>,
 }
 
-/// One that is being answered.
+/// A connection being answered.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The number of its owner: of the Service, for example.
+    /// Number that identifies the owner, such as the Service.
     pub(crate) of: usize,
-    /// Where it comes from.
+    /// Address of the client.
     pub(crate) from: IpAddr,
     pub(crate) progress: Arc<Progress>,
-    /// The task that answers it.
+    /// Task that answers the connection.
     pub(crate) task: AbortHandle,
 }
 
@@ -102,18 +107,20 @@ impl Default for Connections {
 }
 
 impl Connections {
-    /// At most so many, and so many of one.
+    /// Makes an empty set for at most `most` connections, and `most_of_one` of each owner.
     pub(crate) fn bounded(most: usize, most_of_one: usize) -> Self {
         Self { most, most_of_one, all: Mutex::default() }
     }
 
-    /// Lets a connection in, and ends another where that is one too many.
+    /// Adds a connection, and ends another one if there are too many.
     pub(crate) fn admit(&self, new: Connection) {
         let mut all = self.all();
         all.retain(|connection| !connection.task.is_finished());
         let is_own = |connection: &&Connection| connection.of == new.of;
         let own_are_many = all.iter().filter(is_own).count() >= self.most_of_one;
         let few = self.most_of_one / MANY;
+        // A client with too many connections loses one of its own; others lose one only if the server as a whole has
+        // too many.
         let at = if own_are_many {
             worst(&all, few, |connection| connection.of == new.of)
         } else if all.len() >= self.most {
@@ -132,14 +139,16 @@ impl Connections {
     }
 }
 
-/// The one to displace: where a source has more than `few` connections of a Service, one of the source that has most;
-/// of those the one with least to lose, and of equals the oldest.
+/// Returns the index of the connection to displace.
+///
+/// If sources have more than `few` connections of a Service, it is one of the source that has most; of these, the one
+/// that loses least, and of equals the oldest.
 fn worst(
     all: &VecDeque<Connection>,
     few: usize,
     counts: impl Fn(&Connection) -> bool,
 ) -> Option<usize> {
-    // A balancer probes each Service: its connections of all of them are not many of one.
+    // A load balancer probes each Service from one address, so its connections are counted for each Service.
     let owner = |connection: &Connection| (connection.of, source(connection.from));
     let mut of_owner: BTreeMap<(usize, IpAddr), usize> = BTreeMap::new();
     for connection in all.iter().filter(|connection| counts(connection)) {
@@ -150,11 +159,12 @@ fn worst(
         let count = of_owner.get(&owner(connection)).copied().unwrap_or_default();
         (count.max(few), connection.progress.rank())
     };
-    // The oldest of equals, which is the first.
+    // `max_by_key` returns the last of equals; reversed, that is the oldest.
     candidates.rev().max_by_key(|(_, connection)| rank(connection)).map(|(at, _)| at)
 }
 
-/// An address of IPv6 stands for its network: a client has as many of them as it likes.
+/// Returns the address that identifies a source; for IPv6 its /64, because a client can have any number of addresses in
+/// it.
 fn source(ip: IpAddr) -> IpAddr {
     match ip.to_canonical() {
         IpAddr::V6(ip) => IpAddr::V6((ip.to_bits() & !u128::from(u64::MAX)).into()),

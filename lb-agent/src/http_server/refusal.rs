@@ -1,14 +1,13 @@
-//! Requests that Go's server answers itself, before a handler sees them: faulty ones, and one about the server as a
-//! whole.
+//! Requests that Go's server answers before any handler sees them: invalid ones, and `OPTIONS *`.
 
 use axum::body::Body;
 use axum::http::header::{CONNECTION, CONTENT_TYPE, HOST};
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 
-/// The characters of a host besides letters and digits, as Go has them (`httpguts.ValidHostHeader`).
+/// Characters of a host besides letters and digits, from Go's `httpguts.ValidHostHeader`.
 const OF_HOSTS: &[u8] = b"!$%&()*+,-.:;=[']_~";
 
-/// The answer to a request that no handler sees.
+/// Returns the answer to a request that no handler may see.
 pub(super) fn of<B>(request: &Request<B>) -> Option<Response<Body>> {
     let (method, uri) = (request.method(), request.uri());
     if *method == Method::OPTIONS && uri.path() == "*" {
@@ -18,11 +17,12 @@ pub(super) fn of<B>(request: &Request<B>) -> Option<Response<Body>> {
     fault.or_else(|| target(method, uri)).map(bad_request)
 }
 
-/// RFC 9112 3.2: a server must refuse a request without a host, with two, and with one that is none.
+/// Returns the fault of the Host header: RFC 9112 3.2 refuses none, two, and an invalid one.
 fn host(version: Version, headers: &HeaderMap) -> Option<&'static str> {
     let mut hosts = headers.get_all(HOST).iter();
     let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || OF_HOSTS.contains(byte);
     match (hosts.next(), hosts.next()) {
+        // HTTP/1.0 does not require a Host header.
         (None, _) if version == Version::HTTP_11 => {
             Some("400 Bad Request: missing required Host header")
         }
@@ -34,9 +34,10 @@ fn host(version: Version, headers: &HeaderMap) -> Option<&'static str> {
     }
 }
 
-/// A target is a path, with whole escapes.
+/// Returns the fault of a request target: it must be a path with complete percent escapes.
 fn target(method: &Method, uri: &Uri) -> Option<&'static str> {
     let path = uri.path();
+    // CONNECT has a host and port as its target.
     let is_path = path.starts_with('/') || *method == Method::CONNECT;
     let mut escapes = path.split('%').skip(1);
     let is_whole = |escape: &str| {
@@ -50,6 +51,7 @@ fn bad_request(text: &'static str) -> Response<Body> {
     *response.status_mut() = StatusCode::BAD_REQUEST;
     response.headers_mut().extend([
         (CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8")),
+        // After a malformed request, the place of the next one is not certain.
         (CONNECTION, HeaderValue::from_static("close")),
     ]);
     response

@@ -1,4 +1,4 @@
-//! Merges the files of a directory, and finds what changed.
+//! Merges the files of a directory and finds what changed.
 
 mod cut;
 mod file;
@@ -17,7 +17,7 @@ use super::notify::Changes;
 use super::parse::{self, Contents};
 use crate::snapshot::{Event, Finding, Findings, Names, ViewHealth};
 
-/// The files, and what was said of their objects.
+/// The files, and what was last reported of their objects.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
@@ -31,21 +31,22 @@ pub(super) struct Directory {
     cidrs: BTreeMap<Box<str>, Vec<IpNet>>,
 }
 
-/// One object: the files that define it, of which the last counts, and what was said of it.
+/// One object: the files that define it, of which the last one counts, and what was last reported of it.
 #[derive(Debug, Default)]
 struct Defined {
-    /// Sorted.
+    /// Sorted by name, so that the last one is the one that counts.
     files: Vec<Arc<str>>,
-    /// When its file was written, as it was first seen: the age of a Service that does not tell its own, in seconds.
+    /// Modification time of its file in seconds, as first seen: the age of a Service that has no creation time of its
+    /// own.
     created: Option<i64>,
     said: Option<u64>,
 }
 
-/// The part of the view's problems that is about objects in more than one file.
+/// The part of the view's problems about objects that more than one file defines.
 const TWICE: &str = "defined twice";
 
 impl Directory {
-    /// Nothing read yet.
+    /// Makes a directory of which nothing has been read.
     pub(super) fn new(path: PathBuf, node: &str) -> Self {
         Self {
             path,
@@ -58,17 +59,18 @@ impl Directory {
         }
     }
 
-    /// The directory.
+    /// Returns the path of the directory.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Reads what changed and says what is different.
+    /// Reads what changed and returns the differences as events.
     pub(super) fn read(&mut self, changes: Changes, view: &ViewHealth) -> Vec<Event> {
         let mut waiting = match changes {
             Changes::Names(names) => names.iter().filter_map(|name| manifest(name)).collect(),
             Changes::All => self.all(),
         };
+        // These two are reported as a whole, once for all files of this read.
         let (cidrs, twice) = (self.cidrs.clone(), self.twice.clone());
         let mut events = Vec::new();
         while let Some(name) = waiting.pop_first() {
@@ -83,7 +85,7 @@ impl Directory {
         events
     }
 
-    /// The files there are and the files there were.
+    /// Returns the files that exist now and those that existed at the last read.
     fn all(&self) -> BTreeSet<Arc<str>> {
         let mut names: BTreeSet<_> = self.files.keys().cloned().collect();
         match fs::read_dir(&self.path) {
@@ -91,7 +93,7 @@ impl Directory {
                 names.extend(entries.flatten().filter_map(|entry| manifest(&entry.file_name())));
             }
             Err(error) => {
-                // Not the same as an empty directory: everything stays.
+                // This is not an empty directory: all objects must stay.
                 tracing::warn!(directory = %self.path.display(), %error, "directory cannot be read");
                 names.clear();
             }
@@ -99,7 +101,7 @@ impl Directory {
         names
     }
 
-    /// Reads one file. Files that define what this one does not define any more join `waiting`.
+    /// Reads one file. Adds to `waiting` the files that also define an object that this file no longer defines.
     fn read_file(
         &mut self,
         name: &Arc<str>,
@@ -110,6 +112,7 @@ impl Directory {
         let path = self.path.join(&**name);
         let mut findings = Findings::of("file", "", &path.display().to_string());
         let specs = self.specs(&path, &mut findings);
+        // A file that cannot be read is not a deleted one: its objects stay.
         view.unread(name, specs.is_none());
         if let Some(specs) = specs {
             self.say(name, specs, events, waiting);
@@ -117,7 +120,8 @@ impl Directory {
         report(name, findings.into_list(), view);
     }
 
-    /// The objects of a file: none when it is gone. `None` when it cannot be read: then its last objects count.
+    /// Returns the objects of a file, and none if the file is gone. `None` if it cannot be read: its last objects then
+    /// stay in effect.
     fn specs(&mut self, path: &Path, findings: &mut Findings) -> Option<BTreeMap<Arc<Key>, Spec>> {
         let (text, written) = match text(path) {
             Ok(read) => read,
@@ -146,6 +150,8 @@ impl Directory {
             if let Spec::Service(spec) = &mut spec
                 && spec.created == 0
             {
+                // The first time seen stays: a Service must not get younger because its file is edited. The oldest
+                // Service wins a conflict.
                 let first = self.objects.get(&key).and_then(|defined| defined.created);
                 spec.created = first.unwrap_or(written);
             }
@@ -167,6 +173,7 @@ impl Directory {
         waiting: &mut BTreeSet<Arc<str>>,
     ) {
         let keys: BTreeSet<Arc<Key>> = specs.keys().cloned().collect();
+        // A file without objects is forgotten, so that the map does not grow with every deleted file.
         let before = if keys.is_empty() {
             self.files.remove(name)
         } else {
@@ -189,10 +196,12 @@ impl Directory {
         if let Spec::Service(spec) = &spec {
             defined.created.get_or_insert(spec.created);
         }
+        // The files are sorted by name, so the last one overrides the others.
         let counts = defined.files.last() == Some(name);
         if defined.files.len() > 1 {
             self.twice.insert(Arc::clone(key));
         }
+        // A hash instead of the object: the content is needed only to find out whether it changed.
         let mut hasher = DefaultHasher::new();
         spec.hash(&mut hasher);
         let said = Some(hasher.finish());
@@ -224,6 +233,7 @@ impl Directory {
             self.twice.remove(key);
         }
         if let Some(next) = defined.files.last() {
+            // The object is now what the next file says, which nothing keeps: read that file again.
             waiting.extend(counted.then(|| Arc::clone(next)));
             return;
         }

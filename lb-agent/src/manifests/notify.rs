@@ -1,4 +1,4 @@
-//! Watches a directory for changed files, by inotify.
+//! Watches a directory for changed files with inotify.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -14,11 +14,11 @@ use tokio::io::unix::AsyncFd;
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Changes {
     Names(BTreeSet<OsString>),
-    /// Anything may have.
+    /// Any file may have changed.
     All,
 }
 
-/// A directory under observation.
+/// A watched directory.
 #[derive(Debug)]
 pub(super) struct Notify {
     directory: PathBuf,
@@ -34,31 +34,32 @@ impl AsRawFd for Handle {
     }
 }
 
-/// A file is read when its writer has closed it, not while it is being written.
+/// Events of files that are complete: a file is read when its writer has closed it, not while it is being written.
 const WRITTEN: AddWatchFlags = AddWatchFlags::IN_CLOSE_WRITE
     .union(AddWatchFlags::IN_CREATE)
     .union(AddWatchFlags::IN_MOVED_TO)
     .union(AddWatchFlags::IN_MOVED_FROM)
     .union(AddWatchFlags::IN_DELETE);
-/// The directory itself is gone.
+/// Events that mean that the directory itself is gone.
 const GONE: AddWatchFlags = AddWatchFlags::IN_DELETE_SELF
     .union(AddWatchFlags::IN_MOVE_SELF)
     .union(AddWatchFlags::IN_UNMOUNT)
     .union(AddWatchFlags::IN_IGNORED);
 
 impl Notify {
-    /// Begins to observe a directory.
+    /// Begins to watch a directory.
     pub(super) fn open(directory: &Path) -> io::Result<Self> {
         let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC)?;
         let own = AddWatchFlags::IN_DELETE_SELF | AddWatchFlags::IN_MOVE_SELF;
         let flags = WRITTEN | own | AddWatchFlags::IN_ONLYDIR;
+        // There is one watch, so its descriptor is not needed to distinguish events.
         let _only_one = inotify.add_watch(directory, flags)?;
         #[expect(deprecated, reason = "its successor is unsafe; our handle owns its descriptor")]
         let inotify = AsyncFd::new(Handle(inotify))?;
         Ok(Self { directory: directory.to_owned(), inotify })
     }
 
-    /// Waits for changes. An error means that the directory is not there any more.
+    /// Waits for changes. An error means that the directory is gone.
     pub(super) async fn changes(&self) -> io::Result<Changes> {
         loop {
             let mut ready = self.inotify.readable().await?;
@@ -77,9 +78,10 @@ impl Notify {
             if mask.intersects(GONE) {
                 return Err(io::Error::new(io::ErrorKind::NotFound, "the directory is gone"));
             }
+            // The kernel dropped events of its full queue, so the names are not all known.
             all |= mask.contains(AddWatchFlags::IN_Q_OVERFLOW);
             let Some(name) = name else { continue };
-            // The kubelet replaces all files of a volume at once by moving the link `..data`.
+            // The kubelet replaces all files of a volume at once by renaming the link `..data`.
             all |= name.as_encoded_bytes().starts_with(b"..");
             if mask != AddWatchFlags::IN_CREATE || self.is_link(&name) {
                 names.insert(name);
@@ -92,7 +94,7 @@ impl Notify {
         })
     }
 
-    /// Whether a new name has its content already: nobody will close it.
+    /// Reports whether a new name already has its content, so that no close of a writer follows.
     fn is_link(&self, name: &OsStr) -> bool {
         let found = fs::symlink_metadata(self.directory.join(name));
         found.is_ok_and(|found| found.is_symlink() || found.nlink() > 1)

@@ -1,4 +1,4 @@
-//! The objects of one file: several documents, lists, YAML or JSON.
+//! Reads the objects of one file: several documents, lists, YAML or JSON.
 
 mod list;
 mod other;
@@ -12,7 +12,7 @@ pub(super) use self::other::Other;
 use crate::snapshot::object::{EndpointSlice, Node, Service, ServiceCidr};
 use crate::snapshot::quoted;
 
-/// An object of a kind we read.
+/// An object of a supported kind.
 #[derive(Debug)]
 pub(super) enum Object {
     Service(Box<Service>),
@@ -22,7 +22,7 @@ pub(super) enum Object {
 }
 
 impl Object {
-    /// The kind, as manifests spell it.
+    /// Returns the name of the kind, as manifests write it.
     pub(super) const fn kind(&self) -> &'static str {
         match self {
             Self::Service(_) => "Service",
@@ -36,34 +36,36 @@ impl Object {
 /// The content of a file.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// The objects of kinds that are read.
+    /// The objects of supported kinds.
     pub(super) objects: Vec<Object>,
-    /// The others; of lists only their objects of kinds that are read are looked at.
+    /// The objects of other kinds. In a list, objects of unsupported kinds are skipped without a report.
     pub(super) others: Vec<Other>,
 }
 
-/// Why a file cannot be read.
+/// The reason why a file cannot be read.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unreadable {
-    /// From 1; 0 when unknown.
+    /// Counted from 1; 0 if unknown.
     pub(super) line: u64,
-    /// From 1; 0 when unknown.
+    /// Counted from 1; 0 if unknown.
     pub(super) column: u64,
-    /// The fault, in one line.
+    /// The problem, in one line.
     pub(super) message: String,
 }
 
-/// Reads every object of a file that is of a kind we know.
+/// Reads all objects of supported kinds in a file.
 pub(super) fn contents(text: &str) -> Result<Contents, Unreadable> {
     let mut found = Contents::default();
+    // Editors on Windows begin a file with a byte order mark.
     for (line, document) in documents(text.strip_prefix('\u{feff}').unwrap_or(text)) {
         read((line, document), &mut found).map_err(|error| unreadable(&error, line))?;
     }
     Ok(found)
 }
 
-/// Cuts a text at its document markers, which YAML allows nowhere else at the beginning of a line.
-/// Each part comes with the number of lines before it.
+/// Divides a text at its document markers. YAML allows these nowhere else at the beginning of a line.
+///
+/// Returns each part with the number of lines before it.
 fn documents(text: &str) -> Vec<(u64, &str)> {
     let mut parts = Vec::new();
     let (mut begin, mut first_line) = (0, 0);
@@ -83,11 +85,12 @@ fn documents(text: &str) -> Vec<(u64, &str)> {
         at += content.len();
     }
     parts.push((first_line, &text[begin..]));
+    // A part of comments alone would be an empty document, and an error for the parser.
     parts.retain(|(_, part)| part.lines().any(says_something));
     parts
 }
 
-/// Neither blank, comment, directive, nor a marker alone.
+/// Reports whether a line is more than blank, a comment, a directive or a bare marker.
 fn says_something(line: &str) -> bool {
     let content = line.strip_prefix("---").unwrap_or(line).trim();
     !(content.is_empty() || content.starts_with('#') || line.starts_with('%'))
@@ -107,7 +110,7 @@ struct ListHeader {
     items: Vec<Header>,
 }
 
-/// The kinds we read.
+/// The supported kinds, each with one API version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StateFile {
     Service,
@@ -117,7 +120,7 @@ enum StateFile {
 }
 
 impl StateFile {
-    /// The version of the kind that is read.
+    /// Returns the supported API version of the kind.
     const fn version(self) -> &'static str {
         match self {
             Self::Service | Self::Node => "v1",
@@ -128,8 +131,10 @@ impl StateFile {
 }
 
 impl Header {
-    /// The header of a document in the usual form: both fields on lines of their own, at the margin,
-    /// as plain words. Anything else is left to the parser, which takes as long as for the object.
+    /// Reads the header of a document in the usual form: both fields on lines of their own, at the margin, as plain
+    /// words.
+    ///
+    /// Every other form is left to the parser, which needs as much time for the header as for the whole object.
     fn at_a_glance(document: &str) -> Option<Self> {
         let field = |name: &str| {
             let mut lines = document.lines().filter_map(|line| line.strip_prefix(name));
@@ -153,7 +158,7 @@ impl Header {
         }
     }
 
-    /// The same; an error where it is a version of the kind that is not read.
+    /// Returns the supported kind. Fails if its API version is not supported.
     fn read_as(&self) -> Result<Option<StateFile>, Error> {
         let Some(known) = self.known() else { return Ok(None) };
         let (version, read) = (self.api_version.as_deref().unwrap_or_default(), known.version());
@@ -161,12 +166,12 @@ impl Header {
             return Ok(Some(known));
         }
         Err(Error::custom(format_args!(
-            "apiVersion {} is not read, expected {read}",
+            "apiVersion {} is not supported, expected {read}",
             quoted(version)
         )))
     }
 
-    /// The header of the items of a list that have none themselves; `None` if this is no list.
+    /// Returns the header for list items that have none of their own. `None` if this is not a list.
     fn item(&self) -> Option<Self> {
         let kind = Some(self.kind.as_deref()?.strip_suffix("List")?.to_owned());
         Some(Self { api_version: self.api_version.clone(), kind })
@@ -174,6 +179,7 @@ impl Header {
 }
 
 fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Error> {
+    // Objects go straight to their vector, so that a list of many thousands is not held twice.
     let found = &mut contents.objects;
     let header = match Header::at_a_glance(document) {
         Some(header) => header,
@@ -184,6 +190,7 @@ fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Er
         found.push(with_deserializer_from_str_with_options(document, options(), seed)?);
     } else if let Some(item) = header.item() {
         let item = item.read_as()?;
+        // The text is read twice: the kinds first, because the fields of an item can precede its kind.
         let list: ListHeader = serde_saphyr::from_str_with_options(document, options())?;
         let kinds = list.items.iter().map(|header| Ok(header.read_as()?.or(item)));
         let kinds: Vec<_> = kinds.collect::<Result<_, Error>>()?;
@@ -211,8 +218,10 @@ impl<'de> DeserializeSeed<'de> for StateFile {
     }
 }
 
-/// Files are the operator's own: large ones are read, bombs made of aliases are not. The dump of a program repeats one
-/// anchor as often as it has endpoints.
+/// Returns the options of the parser. Files belong to the operator: large ones are read, but bombs made of aliases are
+/// refused.
+///
+/// A file that a program wrote may repeat one anchor as often as it has endpoints.
 fn options() -> Options {
     serde_saphyr::options! {
         with_snippet: false,
@@ -233,7 +242,7 @@ fn unreadable(error: &Error, lines_before: u64) -> Unreadable {
         (lines_before + location.line(), location.column())
     });
     let message = error.without_snippet().to_string();
-    // The parser ends its message with the place inside the document, which is not that of the file.
+    // The parser ends its message with the position inside the document, which differs from that in the file.
     let message = message.lines().next().unwrap_or_default();
     let message = message.split(" at line ").next().unwrap_or(message);
     Unreadable { line, column, message: message.to_owned() }

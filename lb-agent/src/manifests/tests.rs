@@ -1,4 +1,4 @@
-//! A real directory, changed in the ways editors, scripts and the kubelet change directories.
+//! A real directory, changed as editors, scripts and the kubelet change directories.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -1,5 +1,5 @@
-//! Copying a map into another of its shape, by the content that the list in `lb_common::maps` says: at a resize, and
-//! from another layout.
+//! Copies a map into another of the same shape, at a resize or from another layout. The method follows from the content
+//! type in the list of `lb_common::maps`.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -15,7 +15,7 @@ use super::raw::Raw;
 use super::walk::{NO_EXIST, walk};
 use crate::syscall;
 
-/// A key that is all zeros.
+/// Makes a key of zeros, by the kind of a map.
 macro_rules! zero_key {
     (LpmTrie<$key:ty>) => {
         Key::new(0, Raw::<$key>::default())
@@ -27,7 +27,7 @@ macro_rules! zero_key {
 
 pub(super) use zero_key;
 
-/// The entries of a map in place, by its content; says how many did not fit.
+/// Copies the entries of a map, by its content type. Returns how many did not fit.
 macro_rules! copy_by_content {
     (Flows, $maps:expr, $newer:expr, $key:expr, $value:ty) => {
         copy_flows::<_, $value>($maps, $newer, $key)
@@ -58,9 +58,10 @@ macro_rules! mark_by_content {
 macro_rules! copies {
     ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
         $content:ident by $author:ident, $holds:literal;)*) => {
-        /// Copies the entries of a map by name into another of its shape. Entries that are there
-        /// stay, except for flows that were seen later in the other; what does not fit is left.
-        /// `newer`: the map of transient flows beside `to`, if `to` is one of protected flows.
+        /// Copies the entries of a map, found by name, into another of the same shape.
+        ///
+        /// Existing entries stay, except flows that packets saw later in `from`. Entries that do not fit are counted
+        /// and logged. `newer` is the map of transient flows that belongs to `to`, if `to` has protected flows.
         pub(crate) fn copy(
             name: &str,
             from: &MapData,
@@ -73,14 +74,17 @@ macro_rules! copies {
                 ),)*
                 _ => Err(io::Error::other("unknown map name")),
             }?;
+            // Not an error: a smaller map cannot hold everything, and the other flows start again with their next
+            // packet.
             if left > 0 {
                 tracing::warn!(map = name, entries = left, "entries did not fit into the resized map");
             }
             Ok(())
         }
 
-        /// Sets every bit of a filter by name, for nothing says which ones another layout would have set: each packet
-        /// is looked up. Another map stays as it is.
+        /// Sets every bit of a filter, found by name; other maps stay as they are.
+        ///
+        /// No record tells which bits another layout would have set. With all set, every packet is looked up.
         pub(crate) fn mark_all(name: &str, map: &MapData) -> io::Result<()> {
             match name {
                 $(stringify!($name) => mark_by_content!($content, map, $entries, Raw<$value>),)*
@@ -93,13 +97,13 @@ macro_rules! copies {
 lb_common::maps!(copies);
 
 fn copy_entries<K: Pod, V: Pod>((from, to): (&MapData, &MapData), zero: (K, V)) -> io::Result<u32> {
-    // An array has every element already: there, the content of the old one is put over it.
+    // All elements of an array exist, so its content is overwritten.
     let kind = to.info().and_then(|info| info.map_type());
     let flags = if kind.is_ok_and(|kind| kind == MapType::Array) { 0 } else { NO_EXIST };
     copy_by(from, zero, |key, value| syscall::update(to.fd().as_fd(), key, value, flags))
 }
 
-/// An entry of a table of flows.
+/// An entry of a table of flows, of either family.
 trait Entry: Pod + Default {
     fn whole(&self) -> Flow;
 }
@@ -123,7 +127,7 @@ fn copy_flows<K: Pod, V: Entry>(
 ) -> io::Result<u32> {
     let fd = to.fd().as_fd();
     copy_by(from, (zero, V::default()), |key, flow: &V| {
-        // Packets have begun the flow anew, or closed it: the protected entry, asked first, would hide that.
+        // Packets have restarted or closed the flow since; the protected entry is looked up first and would hide that.
         let mut transient = V::default();
         let has_newer = newer.is_some_and(|map| {
             syscall::lookup(map.fd().as_fd(), key, &mut transient).is_ok()
@@ -133,6 +137,7 @@ fn copy_flows<K: Pod, V: Entry>(
             return Ok(());
         }
         let added = syscall::update(fd, key, flow, NO_EXIST);
+        // Added only where there is none: packets of the new programs may have created the flow already.
         if !is_taken(&added) {
             return added;
         }
@@ -145,9 +150,10 @@ fn copy_flows<K: Pod, V: Entry>(
     })
 }
 
-/// Whether an entry that packets of other programs wrote takes the place of the one
-/// that is there: packets met it last. A masquerade entry whose source is chosen
-/// stays where programs of both maps are attached: a backend has seen that source.
+/// Reports whether an entry that packets of other programs wrote replaces ours: packets saw it later.
+///
+/// A masquerade entry with a chosen source stays even if ours was seen later, because a backend has already seen that
+/// source.
 fn supersedes(theirs: &Flow, ours: &Flow) -> bool {
     let has_source = |flow: &Flow| flow.to.source != Ip::UNSPECIFIED;
     let is_completed = theirs.kind == Kind::MASQUERADE
@@ -157,7 +163,7 @@ fn supersedes(theirs: &Flow, ours: &Flow) -> bool {
     is_completed || theirs.seen > ours.seen
 }
 
-/// Copies entries one by one; what is there already is no failure, what finds no room is counted. Says how many.
+/// Copies entries one by one with `put`. An existing entry is no failure. Returns how many did not fit.
 fn copy_by<K: Pod, V: Pod>(
     from: &MapData,
     zero: (K, V),
@@ -172,7 +178,7 @@ fn copy_by<K: Pod, V: Pod>(
     Ok(left)
 }
 
-/// Whether an entry was not added because there is one.
+/// Reports whether an entry was not added because it exists.
 fn is_taken(added: &io::Result<()>) -> bool {
     added.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EEXIST))
 }

@@ -4,22 +4,23 @@ use aya::maps::MapType;
 
 use super::Shape;
 
-/// Bytes that the kernel adds to an entry of a hash (`struct htab_elem`), and for a bucket.
+/// Bytes that the kernel adds to an entry of a hash (`struct htab_elem`).
 const OF_ENTRY: u64 = 48;
+/// Bytes of a bucket of a hash (`struct bucket`).
 const OF_BUCKET: u64 = 16;
 
 impl Shape {
-    /// Bytes of kernel memory that a map of this shape takes with `entries` entries, all of them in use.
+    /// Returns the kernel memory in bytes of a map of this shape with `entries` entries, all in use.
     pub fn bytes(&self, entries: u32) -> u64 {
         let [key, value] = [self.key, self.value].map(|size| u64::from(size.next_multiple_of(8)));
         let whole = OF_ENTRY + key + value;
         let entry = if self.kind == MapType::Array {
             return value * u64::from(entries);
         } else if self.kind == MapType::Hash {
-            // Made one by one, of the sizes that the kernel has ready.
+            // Without preallocation, each entry comes from caches of fixed sizes.
             allocated(whole)
         } else if self.kind == MapType::LpmTrie {
-            // With a node between two prefixes.
+            // A trie needs up to one inner node for each prefix.
             allocated(whole) * 2
         } else {
             whole
@@ -29,7 +30,7 @@ impl Shape {
     }
 }
 
-/// The size that the kernel takes for one of `bytes` (kernel `kernel/bpf/memalloc.c`).
+/// Returns the size of the cache that serves an allocation of `bytes` (kernel/bpf/memalloc.c).
 const fn allocated(bytes: u64) -> u64 {
     match bytes {
         ..=96 => 96,

@@ -15,8 +15,8 @@ macro_rules! fills {
     ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
         $content:ident by $author:ident, $holds:literal;)*) => {
         impl Maps {
-            /// The same as [`Maps::fill`] where the entries of the maps that the agent fills are known: its largest
-            /// are not read.
+            /// Like [`Maps::fill`], with the entries of the maps that the agent writes given by the mirror: the largest
+            /// of these are not read.
             pub fn fill_given(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
                 let mut all = Vec::new();
                 $(
@@ -24,6 +24,7 @@ macro_rules! fills {
                     let zero = (zero_key!($kind<$key>), Raw::<$value>::default());
                     let count = match known(usage, name) {
                         Some(known) => Some(known),
+                        // An array always has all its elements, so there is nothing to count.
                         None if is_hash(MapType::$kind) => {
                             Some(walk::count(map, zero).map_err(batched(name))?)
                         }
@@ -42,7 +43,7 @@ macro_rules! fills {
 lb_common::maps!(fills);
 
 impl Maps {
-    /// How much the maps that the agent fills can hold.
+    /// Returns the capacity of the maps that the agent writes.
     pub fn limits(&self) -> Result<Limits> {
         Ok(Limits {
             services: capacity(&self.services, name::SERVICES)?,
@@ -52,12 +53,13 @@ impl Maps {
         })
     }
 
-    /// How many entries of answered flows there can be, of IPv4 and of IPv6.
+    /// Returns the capacity of the tables of protected flows, for IPv4 and IPv6.
     pub fn flow_capacities(&self) -> Result<[u32; 2]> {
         Ok([capacity(&self.flows4, name::FLOWS4)?, capacity(&self.flows6, name::FLOWS6)?])
     }
 
-    /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
+    /// Returns name, entries and capacity of every map that can fill up. It walks the maps, so it is too slow for every
+    /// second.
     pub fn fill(&self) -> Result<Vec<(&'static str, usize, u32)>> {
         self.fill_given(&Usage {
             services: self.services()?.len(),
@@ -74,6 +76,7 @@ impl Maps {
     fn lines_in_use(&self) -> Result<usize> {
         let services = self.services()?;
         let sets = services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
+        // By the first line, because several frontends and both policies can share a set.
         let sets: BTreeMap<u32, u32> =
             sets.filter(|set| set.members > 0).map(|set| (set.line, set.lines())).collect();
         Ok(sets.values().sum::<u32>() as usize)
@@ -84,7 +87,7 @@ pub(super) fn capacity(map: &impl MapHandle, name: &'static str) -> Result<u32> 
     map.data().info().map(|info| info.max_entries()).map_err(named(name))
 }
 
-/// The entries of a map that the agent fills.
+/// Returns the entries of a map that the agent writes, from the mirror.
 fn known(usage: &Usage, map: &str) -> Option<usize> {
     match map {
         name::SERVICES => Some(usage.services),
@@ -95,7 +98,7 @@ fn known(usage: &Usage, map: &str) -> Option<usize> {
     }
 }
 
-/// Whether a map has only the entries that were written: an array has all of them.
+/// Reports whether a map contains only written entries; all elements of an array exist.
 const fn is_hash(kind: MapType) -> bool {
     matches!(kind, MapType::Hash | MapType::LruHash)
 }

@@ -1,4 +1,4 @@
-//! Filters: arrays of bits or bytes that are only ever set.
+//! Filters: arrays of bits or bytes that are set and never cleared.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -14,10 +14,10 @@ use crate::syscall;
 
 /// An element of a filter.
 pub(super) trait Bits: Pod + Default {
-    /// Every bit that may be set, set.
+    /// The element with every possible bit set.
     const ALL: Self;
 
-    /// Sets the bits of another one, too.
+    /// Also sets the bits of another element.
     fn unite(&mut self, more: &Self);
 }
 
@@ -37,19 +37,19 @@ impl Bits for Raw<Line> {
     }
 }
 
-/// Sets the bits of `from` in `to`, too; says how many did not fit: none.
+/// Sets the bits of `from` in `to`. Returns how many elements did not fit, which is always 0.
 pub(super) fn unite<V: Bits>((from, to): (&MapData, &MapData)) -> io::Result<u32> {
     let mut united: Vec<V> = elements(to)?;
     united.iter_mut().zip(&elements(from)?).for_each(|(element, more)| element.unite(more));
     put_elements(to, &united).map(|()| 0)
 }
 
-/// Sets every bit of a filter, so that nothing is ruled out by it.
+/// Sets every bit of a filter, so that it excludes nothing.
 pub(super) fn mark<V: Bits>(map: &MapData, entries: u32) -> io::Result<()> {
     put_elements(map, &vec![V::ALL; entries as usize])
 }
 
-/// The elements of an array, in order.
+/// Returns the elements of an array, in order.
 pub(super) fn elements<V: Pod + Default>(map: &MapData) -> io::Result<Vec<V>> {
     let mut elements = Vec::new();
     walk(map, (0_u32, V::default()), |_, element| {

@@ -1,4 +1,4 @@
-//! Entries of flows, each in a table of its family, while packets write them, too.
+//! Reads and changes entries of flows, while packets also write them.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher as _, RandomState};
@@ -13,18 +13,18 @@ use super::raw::Raw;
 use super::{Error, MapHandle as _, Maps, Result, batched, found, walk};
 use crate::syscall;
 
-/// Which entries: those of either kind are kept in one map for IPv4 and in one for IPv6.
+/// The two kinds of tables; each has one map for IPv4 and one for IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// `FLOWS4` and `FLOWS6`: flows whose two ends have spoken.
+    /// `FLOWS4` and `FLOWS6`: flows whose two ends have both spoken.
     Protected,
-    /// `TRANSIENT4` and `TRANSIENT6`: all others, and older copies of protected entries.
+    /// `TRANSIENT4` and `TRANSIENT6`: all other flows, and older copies of protected entries.
     Transient,
 }
 
-/// The map of a table for IPv4.
+/// The handle to a table's IPv4 map.
 type Map4 = HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>;
-/// The map of a table for IPv6.
+/// The handle to a table's IPv6 map.
 type Map6 = HashMap<MapData, Raw<FlowKey>, Raw<Flow>>;
 
 impl Maps {
@@ -52,6 +52,7 @@ impl Maps {
         mut see: impl FnMut(&FlowKey, &Flow) -> bool,
     ) -> Result<()> {
         let (map4, map6, [name4, name6]) = self.of(table);
+        // Entries of IPv4 have a map of their own with shorter keys and are widened here.
         let (zero, mut goes_on) = ((Raw::default(), Raw::default()), true);
         let walked = walk::walk(map4.data(), zero, |key: &Raw<FlowKey4>, flow| {
             let flow: &Raw<Flow4> = flow;
@@ -70,8 +71,8 @@ impl Maps {
         walked.map_err(batched(name6))
     }
 
-    /// Calls `see` for every entry that `is_meant`, as packets find it, until it fails. There may be a million of them,
-    /// so that little is remembered of each.
+    /// Calls `see` for every entry that `is_meant` selects, as packets find it, until it fails. There may be a million
+    /// entries, so only a hash is kept of each.
     pub fn each_flow<E: From<Error>>(
         &self,
         is_meant: impl Fn(&FlowKey, &Flow) -> bool,
@@ -86,8 +87,8 @@ impl Maps {
             outcome.is_ok()
         })?;
         outcome?;
-        // A transient entry may be an older copy of a protected one; it may also have become protected since that
-        // table was read, and is not to be missed then.
+        // A transient entry may be an older copy of a protected one. Or it became protected after that table was read,
+        // and must not be missed.
         let mut outcome = Ok(());
         let mut see_transient = |key: &FlowKey, flow: &Flow| {
             if !is_meant(key, flow) || seen.contains(&hasher.hash_one(key)) {
@@ -103,7 +104,7 @@ impl Maps {
         outcome
     }
 
-    /// Every entry as packets find it.
+    /// Returns every entry as packets find it.
     pub fn all_flows(&self) -> Result<Vec<(FlowKey, Flow)>> {
         let mut all = Vec::new();
         self.each_flow(
@@ -116,7 +117,7 @@ impl Maps {
         Ok(all)
     }
 
-    /// One entry as packets find it, if it is still there.
+    /// Returns an entry as packets find it, if it exists.
     pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
         match self.flow_in(Table::Protected, key)? {
             None => self.flow_in(Table::Transient, key),
@@ -134,7 +135,7 @@ impl Maps {
         }
     }
 
-    /// Removes a protected entry, if it is there, and gives what it was at that moment.
+    /// Removes a protected entry, and returns its value at that moment; `None` if it does not exist.
     pub fn take_flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
         if key.is_v4() {
             let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), name::FLOWS4)?;
@@ -143,22 +144,22 @@ impl Maps {
         Ok(take(&self.flows6, &Raw(*key), name::FLOWS6)?.map(|flow| flow.0))
     }
 
-    /// Puts an entry back that was taken, unless a packet has made it anew meanwhile, or has the room it had.
+    /// Restores an entry that was removed, unless a packet has recreated it, or the map has become full.
     pub fn restore_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
         self.write_flow(key, flow, walk::NO_EXIST, &[libc::EEXIST, libc::E2BIG])
     }
 
-    /// Writes over an entry in the table that it names, if it is there.
+    /// Overwrites an entry, if it exists, in the table that its value belongs to.
     pub fn replace_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
         self.write_flow(key, flow, walk::EXIST, &[libc::ENOENT])
     }
 
-    /// Removes entries, wherever they are.
+    /// Removes entries from both kinds of tables.
     pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
         let (v4, v6): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
         let v4: Vec<Raw<FlowKey4>> = v4.iter().map(|key| Raw(FlowKey4::of(key))).collect();
         let v6: Vec<Raw<FlowKey>> = v6.into_iter().map(Raw).collect();
-        // The protected ones first: an older copy is then all that is left, for a moment.
+        // Protected entries first: until the second pass, packets find at most an older transient copy.
         for table in [Table::Protected, Table::Transient] {
             let (map4, map6, [name4, name6]) = self.of(table);
             walk::remove(map4.data(), &v4).map_err(batched(name4))?;
@@ -168,6 +169,7 @@ impl Maps {
     }
 
     fn write_flow(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
+        // Protected flows have a map of their own, where new flows cannot displace them.
         let table = if flow.is_protected() { Table::Protected } else { Table::Transient };
         let (map4, map6, [name4, name6]) = self.of(table);
         let (name, written) = if key.is_v4() {

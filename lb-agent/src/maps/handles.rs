@@ -10,7 +10,7 @@ use aya::maps::{Array, HashMap, IterableMap as _, LpmTrie, Map, MapData, PerCpuA
 use super::raw::Raw;
 use super::{Result, named};
 
-/// The type of a handle by the kind of its map.
+/// Returns the type of a handle, by the kind of its map.
 macro_rules! handle {
     (Hash<$key:ty, $value:ty>) => { HashMap<MapData, Raw<$key>, Raw<$value>> };
     (LruHash<$key:ty, $value:ty>) => { HashMap<MapData, Raw<$key>, Raw<$value>> };
@@ -19,7 +19,7 @@ macro_rules! handle {
     (PerCpuArray<$key:ty, $value:ty>) => { PerCpuArray<MapData, Raw<$value>> };
 }
 
-/// The variant of [`Map`] by the kind of a map.
+/// Returns the variant of [`Map`], by the kind of a map.
 macro_rules! variant {
     (Hash) => {
         Map::HashMap
@@ -35,14 +35,14 @@ macro_rules! variant {
 macro_rules! handles {
     ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
         $content:ident by $author:ident, $holds:literal;)*) => {
-        /// The maps of one node.
+        /// Handles to all maps of one node.
         pub struct Maps {
             $(
                 #[doc = $holds]
                 pub(super) $field: handle!($kind<$key, $value>),
             )*
-            /// When the settings were switched last. The switches before this run, it waited for
-            /// ([`crate::datapath::Datapath::load`]).
+            /// Time when the settings were last switched. [`crate::datapath::Datapath::load`] has waited for switches
+            /// of earlier runs.
             pub(super) switched: Option<Instant>,
         }
 
@@ -73,7 +73,7 @@ impl fmt::Debug for Maps {
     }
 }
 
-/// The untyped map behind a typed one.
+/// Gives access to the untyped map behind a typed handle.
 pub(super) trait MapHandle {
     fn data(&self) -> &MapData;
 }

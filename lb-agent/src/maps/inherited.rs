@@ -1,4 +1,4 @@
-//! `INHERITED`: tuples by which netfilter translates what kube-proxy began.
+//! `INHERITED`: hashes of the tuples that netfilter translates since kube-proxy (ADR 0031).
 
 use std::collections::BTreeSet;
 use std::os::fd::AsFd as _;
@@ -10,7 +10,7 @@ use super::{MapHandle as _, Maps, Result, batched, walk};
 use crate::syscall;
 
 impl Maps {
-    /// The hashes that are there.
+    /// Returns the hashes in the map.
     pub fn inherited(&self) -> Result<BTreeSet<u64>> {
         let mut all = BTreeSet::new();
         walk::walk(self.inherited.data(), (0_u64, 0_u32), |hash, _| {
@@ -21,7 +21,8 @@ impl Maps {
         Ok(all)
     }
 
-    /// Makes these be there, and no other. Where not all find room, the first of them do; says how many do not.
+    /// Makes the map contain exactly these hashes. If it is too small, the first ones are kept; returns how many are
+    /// left out.
     pub fn set_inherited(&self, wanted: &[u64]) -> Result<usize> {
         let room = capacity(&self.inherited, name::INHERITED)? as usize;
         let (fitting, left_out) = fitting(wanted, room);
@@ -32,18 +33,20 @@ impl Maps {
         walk::remove(map, &gone).map_err(batched(name::INHERITED))?;
         let added = syscall::update_batch(map.fd().as_fd(), &new, &vec![0_u32; new.len()]);
         added.map_err(batched(name::INHERITED))?;
-        // Egress may have noted these before they were here, and their datagrams would pass after the take-over, too.
+        // Egress may have recorded these hashes as answers before they were here; their datagrams would then pass even
+        // after the take-over.
         walk::remove(self.own_answers.data(), &new).map_err(batched(name::OWN_ANSWERS))?;
         Ok(left_out)
     }
 }
 
-/// The first different ones that find room, and the number of the others.
+/// Returns the first distinct hashes that fit, and the number of the others.
 fn fitting(wanted: &[u64], room: usize) -> (BTreeSet<u64>, usize) {
     let (mut fitting, mut left_out) = (BTreeSet::new(), BTreeSet::new());
     for hash in wanted {
         if fitting.len() < room {
             fitting.insert(*hash);
+        // A connection can be listed twice and must not count as left out.
         } else if !fitting.contains(hash) {
             left_out.insert(*hash);
         }

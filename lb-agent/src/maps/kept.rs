@@ -1,4 +1,4 @@
-//! Facts of the kernel about each pinned map: its kind, its sizes, and the memory it takes.
+//! The kernel's description of each pinned map: kind, sizes and memory.
 
 use std::fs;
 use std::os::fd::{AsFd as _, AsRawFd as _};
@@ -9,23 +9,23 @@ use aya::maps::MapData;
 use super::shape::{SHAPES, kind};
 use super::{Result, batched, named};
 
-/// One map.
+/// The description of one map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     pub name: &'static str,
-    /// Its kind, in a few words.
+    /// Kind of the map, in a few words.
     pub kind: &'static str,
-    /// Entries it can hold.
+    /// Largest number of entries.
     pub max: u32,
-    /// Bytes of a key.
+    /// Size of a key, in bytes.
     pub key: u32,
-    /// Bytes of a value.
+    /// Size of a value, in bytes.
     pub value: u32,
-    /// Bytes of kernel memory, all CPUs together (`memlock` of its fdinfo; exact since Linux 6.4).
+    /// Kernel memory in bytes, of all CPUs together (`memlock` in its fdinfo; exact since Linux 6.4).
     pub bytes: u64,
 }
 
-/// Every map pinned in a directory, in the order of [`SHAPES`].
+/// Returns every map pinned in a directory, in the order of [`SHAPES`].
 pub fn kept(pins: &Path) -> Result<Vec<Kept>> {
     SHAPES.iter().map(|shape| read(pins, shape.name)).collect()
 }
@@ -34,6 +34,7 @@ fn read(pins: &Path, name: &'static str) -> Result<Kept> {
     let map = MapData::from_pin(pins.join(name)).map_err(named(name))?;
     let info = map.info().map_err(named(name))?;
     let fd = map.fd().as_fd().as_raw_fd();
+    // The memory of a map is shown only there (`bpf_map_show_fdinfo` in `kernel/bpf/syscall.c`).
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{fd}")).map_err(batched(name))?;
     Ok(Kept {
         name,
@@ -45,7 +46,7 @@ fn read(pins: &Path, name: &'static str) -> Result<Kept> {
     })
 }
 
-/// The line that begins with `memlock:`.
+/// Returns the value of `memlock:` in an fdinfo.
 fn memory(fdinfo: &str) -> Option<u64> {
     fdinfo.lines().find_map(|line| line.strip_prefix("memlock:"))?.trim().parse().ok()
 }

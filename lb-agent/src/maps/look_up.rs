@@ -1,4 +1,4 @@
-//! Single elements of the maps, looked up by key as the programs do.
+//! Lookups of single elements by key, as the programs do them.
 
 use std::os::fd::AsFd as _;
 
@@ -14,7 +14,7 @@ use super::{MapHandle as _, Maps, Result, batched, found, named};
 use crate::syscall;
 
 impl Maps {
-    /// A line of `MAGLEV`.
+    /// Returns a line of `MAGLEV`; `None` beyond the end of the map.
     pub fn line(&self, line: u32) -> Result<Option<Line>> {
         if line >= self.maglev.len() {
             return Ok(None);
@@ -22,50 +22,51 @@ impl Maps {
         self.maglev.get(&line, 0).map(|line| Some(line.0)).map_err(named(name::MAGLEV))
     }
 
-    /// `SOURCE_RANGES`: whether a source lies in a prefix allowed for the service.
+    /// Reports whether a source is in a prefix that `SOURCE_RANGES` allows for its service.
     pub fn allows(&self, source: &Source) -> Result<bool> {
         let key = Key::new(Source::BITS, Raw(*source));
         Ok(found(self.source_ranges.get(&key, 0), name::SOURCE_RANGES)?.is_some())
     }
 
-    /// The bits of an address in `ADDRESSES`.
+    /// Returns the bits of an address in `ADDRESSES`.
     pub fn address(&self, ip: &Ip) -> Result<Option<u32>> {
         Ok(found(self.addresses.get(&Raw(*ip), 0), name::ADDRESSES)?.map(|bits| bits.0))
     }
 
-    /// The row of an interface in `DEVICES`.
+    /// Returns the row of an interface in `DEVICES`.
     pub fn device(&self, index: u32) -> Result<Option<Device>> {
         Ok(found(self.devices.get(&Raw(index), 0), name::DEVICES)?.map(|device| device.0))
     }
 
-    /// The backend that a client sticks to.
+    /// Returns the backend that a client is sent to again.
     pub fn affinity(&self, client: &Client) -> Result<Option<Affinity>> {
         Ok(found(self.affinity.get(&Raw(*client), 0), name::AFFINITY)?.map(|affinity| affinity.0))
     }
 
-    /// `DIRECT_SEEN`: whether a packet of this hash ([`lb_common::hash::whole`]) was seen on its way straight
-    /// to a backend.
+    /// Reports whether `DIRECT_SEEN` has the hash ([`lb_common::hash::whole`]) of a packet that was sent straight to a
+    /// backend.
     pub fn is_direct(&self, hash: u64) -> Result<bool> {
         let known = self
             .direct_seen
             .get(&(hash as u32 % DIRECT_SEEN), 0)
             .map_err(named(name::DIRECT_SEEN))?;
+        // The index has few bits, so the whole hash is compared.
         Ok(known.0 == hash)
     }
 
-    /// `OWN_ANSWERS`: whether a packet of this hash answers a connection that this node began.
+    /// Reports whether `OWN_ANSWERS` has this hash: the packet answers a connection that this node began.
     pub fn is_own_answer(&self, hash: u64) -> Result<bool> {
         Ok(found(self.own_answers.get(&Raw(hash), 0), name::OWN_ANSWERS)?.is_some())
     }
 
-    /// Adds these hashes to `OWN_ANSWERS`, where those that were asked for longest ago make room.
+    /// Adds hashes to `OWN_ANSWERS`; the least recently used ones make room.
     pub fn note_own_answers(&self, hashes: &[u64]) -> Result<()> {
         let values = vec![1_u32; hashes.len()];
         let noted = syscall::update_batch(self.own_answers.data().fd().as_fd(), hashes, &values);
         noted.map_err(batched(name::OWN_ANSWERS))
     }
 
-    /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or gets answers by it.
+    /// Reports whether `INHERITED` has the hash of a tuple: netfilter translates its datagrams or their answers.
     pub fn is_inherited(&self, hash: u64) -> Result<bool> {
         Ok(found(self.inherited.get(&Raw(hash), 0), name::INHERITED)?.is_some())
     }

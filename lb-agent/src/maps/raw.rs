@@ -1,15 +1,15 @@
-//! Types of `lb-common` as aya wants them: `lb-common` forbids `unsafe`, so the promise is given here, once.
+//! Types of `lb-common` in the form that aya requires. `lb-common` forbids `unsafe`, so the promise is made here, once.
 
 use aya::Pod;
 use lb_common::layout::Plain;
 
-/// A key or value of a map.
+/// A key or value of a map; `aya::Pod` for types that are plain integers.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Raw<T: Plain>(pub(crate) T);
 
 impl<T: Plain> Default for Raw<T> {
-    /// Zeros: room for an entry of a map.
+    /// Returns a value of zeros, as a buffer for an entry of a map.
     fn default() -> Self {
         Self(T::ZERO)
     }

@@ -1,4 +1,4 @@
-//! Reads the maps as types of `lb-common`.
+//! Reads whole maps as types of `lb-common`.
 
 use aya::Pod;
 use aya::maps::MapError;
@@ -15,8 +15,9 @@ use super::{MapHandle, Maps, Result, batched, found, named};
 use crate::reconcile::Actual;
 
 impl Maps {
-    /// Everything the agent once wrote.
+    /// Returns everything that the agent wrote into the maps.
     pub fn actual(&self) -> Result<Actual> {
+        // Services first: they tell how many lines are in use.
         let services = self.services()?;
         let lines = Actual::lines_in_use(&services);
         Ok(Actual {
@@ -28,7 +29,7 @@ impl Maps {
         })
     }
 
-    /// `SERVICES`, sorted.
+    /// Returns `SERVICES`, sorted by frontend.
     pub fn services(&self) -> Result<Vec<(Frontend, Service)>> {
         let mut all = entries(
             &self.services,
@@ -39,17 +40,17 @@ impl Maps {
         Ok(all)
     }
 
-    /// One entry of `SERVICES`, if it is there.
+    /// Returns an entry of `SERVICES`, if it exists.
     pub fn service(&self, frontend: &Frontend) -> Result<Option<Service>> {
         let service = found(self.services.get(&Raw(*frontend), 0), name::SERVICES)?;
         Ok(service.map(|service| service.0))
     }
 
-    /// `BACKENDS` from row 0 to the last that was ever used.
+    /// Returns `BACKENDS` from row 0 to the last row that was ever used.
     pub fn backends(&self) -> Result<Vec<Backend>> {
         let mut rows = Vec::new();
         walk(self.backends.data(), (0_u32, Raw::<Backend>::default()), |id, row| {
-            // The rest of the map is empty, and may be megabytes.
+            // The rest of the map is unused, and may be megabytes.
             if row.0.epoch != 0 {
                 rows.resize(*id as usize, Backend::default());
                 rows.push(row.0);
@@ -60,12 +61,12 @@ impl Maps {
         Ok(rows)
     }
 
-    /// One row of `BACKENDS`.
+    /// Returns a row of `BACKENDS`.
     pub fn backend(&self, id: BackendId) -> Result<Backend> {
         self.backends.get(&id, 0).map(|row| row.0).map_err(named(name::BACKENDS))
     }
 
-    /// The first lines of `MAGLEV`.
+    /// Returns the first `count` lines of `MAGLEV`.
     pub fn lines(&self, count: u32) -> Result<Vec<Line>> {
         let mut lines: Vec<Line> = Vec::with_capacity(count as usize);
         let count = count as usize;
@@ -74,6 +75,7 @@ impl Maps {
             lines.len() < count
         })
         .map_err(batched(name::MAGLEV))?;
+        // With a count of 0, the walk has already returned one line.
         lines.truncate(count);
         Ok(lines)
     }
@@ -86,7 +88,7 @@ impl Maps {
         self.source_ranges.iter().map(entry).collect()
     }
 
-    /// The slot of `SETTINGS` in use.
+    /// Returns the slot of `SETTINGS` that is in use.
     pub fn settings(&self) -> Result<Settings> {
         self.settings.get(&0, 0).map(|pair| *pair.0.in_use()).map_err(named(name::SETTINGS))
     }
@@ -101,10 +103,11 @@ impl Maps {
         entries(&self.addresses, name::ADDRESSES, |ip: &Raw<Ip>, bits: &Raw<u32>| (ip.0, bits.0))
     }
 
-    /// `COUNTERS`, summed over the CPUs, in the order of `lb_common::event`.
+    /// Returns `COUNTERS`, summed over the CPUs, in the order of `lb_common::event`.
     pub fn counters(&self) -> Result<Vec<u64>> {
         let sum = |index: u32| {
             let values = self.counters.get(&index, 0).map_err(named(name::COUNTERS))?;
+            // One value per CPU, so that packets need no atomic addition.
             Ok(values.iter().fold(0_u64, |sum, value| sum.wrapping_add(value.0)))
         };
         (0..lb_common::event::COUNTERS).map(sum).collect()

@@ -1,4 +1,4 @@
-//! The shape that each map must have. aya opens a pinned map by name and trusts it; this module compares first.
+//! The shape that each map must have. aya opens a pinned map by name and trusts it; this module compares it first.
 
 use std::fmt;
 
@@ -7,29 +7,29 @@ use lb_common::layout::{Plain, named, number};
 use lb_common::maps::{Author, Content};
 
 const NO_PREALLOC: u32 = 1;
-/// The name that sets the size of both `FLOWS4` and `FLOWS6`.
+/// The name under which one size applies to both `FLOWS4` and `FLOWS6`.
 const FLOWS: &str = "FLOWS";
 
-/// Type, sizes and default capacity of one map.
+/// Type, sizes and default capacity of a map.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
-    /// Name of the map, its pin and its static in `lb-ebpf`.
+    /// Name of the map, of its pin and of its static in `lb-ebpf`.
     pub name: &'static str,
     pub(super) kind: MapType,
     pub(super) key: u32,
     pub(super) value: u32,
     flags: u32,
-    /// Fingerprint of the types of keys and values, field by field: what bytes of these sizes mean.
+    /// Fingerprint of the key and value types, field by field: two maps with equal sizes may differ in it.
     pub meaning: u64,
-    /// Entries when nobody says otherwise.
+    /// Default number of entries.
     pub entries: u32,
     pub content: Content,
     pub author: Author,
-    /// The entries, in a few words.
+    /// Description of the entries, in a few words.
     pub holds: &'static str,
 }
 
-/// Bytes of a key, with the length of the prefix where there is one.
+/// Returns the size of a key in bytes, with the prefix length of an LPM trie.
 const fn key<K: Plain>(kind: MapType) -> u32 {
     let prefix = if matches!(kind, MapType::LpmTrie) { size_of::<u32>() } else { 0 };
     (prefix + size_of::<K>()) as u32
@@ -46,7 +46,7 @@ const fn meaning<K: Plain, V: Plain>(name: &str) -> u64 {
 macro_rules! shapes {
     ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
         $content:ident by $author:ident, $holds:literal;)*) => {
-        /// Every map of the data path.
+        /// The shape of every map of the data path.
         pub const SHAPES: [Shape; [$(stringify!($name)),*].len()] = [$(
             Shape {
                 name: stringify!($name),
@@ -67,19 +67,19 @@ macro_rules! shapes {
 lb_common::maps!(shapes);
 
 impl Shape {
-    /// The shape of a map by name.
+    /// Returns the shape of a map by name.
     pub fn of(name: &str) -> Option<&'static Self> {
         SHAPES.iter().find(|shape| shape.name == name)
     }
 
-    /// Names by which the size of maps can be chosen.
+    /// Returns the names of maps with a configurable size, as a text.
     pub fn sizable() -> String {
         let names =
             SHAPES.iter().filter(|shape| shape.content.is_sizable()).map(|shape| shape.name);
         names.chain([FLOWS]).collect::<Vec<_>>().join(", ")
     }
 
-    /// Refuses names by which no size can be chosen.
+    /// Refuses names of maps without a configurable size.
     pub fn ensure_sizable(name: &str) -> Result<(), String> {
         if Self::sized_by(name).next().is_some() {
             return Ok(());
@@ -88,7 +88,7 @@ impl Shape {
         Err(format!("map {name} does not exist or has a fixed size; choose one of {all}"))
     }
 
-    /// The maps whose size is chosen by a name: one, or the two of flows.
+    /// Returns the maps whose size a name sets: one, or both maps of protected flows.
     pub fn sized_by(name: &str) -> impl Iterator<Item = &'static Self> + use<'_> {
         let is_meant = move |shape: &&Self| {
             shape.name == name || name == FLOWS && shape.name.starts_with(FLOWS)
@@ -96,7 +96,7 @@ impl Shape {
         SHAPES.iter().filter(|shape| shape.content.is_sizable()).filter(is_meant)
     }
 
-    /// Whether a map of the kernel has this shape; capacity aside, except where it is fixed.
+    /// Reports whether a kernel map has this shape. The capacity only matters if it is fixed.
     pub fn fits(&self, info: &MapInfo) -> bool {
         info.map_type().is_ok_and(|kind| kind == self.kind)
             && (info.key_size(), info.value_size()) == (self.key, self.value)
@@ -112,7 +112,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// The shape of a map of the kernel, in words.
+/// Describes the shape of a kernel map for error messages.
 pub fn describe(info: &MapInfo) -> String {
     let kind = info.map_type().map_or("an unknown map", of);
     let (key, value, flags) = (info.key_size(), info.value_size(), info.map_flags());
@@ -126,7 +126,7 @@ const fn of(kind: MapType) -> &'static str {
     words(kind).0
 }
 
-/// The kind of a map, as short as a column wants it.
+/// Returns the short name of a kind of map, for a column.
 pub(super) const fn kind(kind: MapType) -> &'static str {
     words(kind).1
 }

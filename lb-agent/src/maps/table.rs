@@ -1,4 +1,4 @@
-//! Holds the table of maps in `docs/concepts.md` to the list.
+//! Checks the table of maps in `docs/concepts.md` against the list.
 
 use lb_common::maps::{Author, Content};
 
@@ -6,7 +6,7 @@ use super::shape::{SHAPES, Shape, kind};
 
 const DOCUMENT: &str = include_str!("../../../docs/concepts.md");
 
-/// A number with a comma before each three digits.
+/// Formats a number with a comma before each group of three digits.
 fn grouped(number: u32) -> String {
     let digits = number.to_string();
     let groups = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy);

@@ -8,15 +8,15 @@ use aya::maps::MapData;
 
 use crate::syscall::{self, Position};
 
-/// `BPF_NOEXIST`: an entry that is there stays.
+/// `BPF_NOEXIST`: fails if the entry exists.
 pub(super) const NO_EXIST: u64 = 1;
-/// `BPF_EXIST`: only an entry that is there is written.
+/// `BPF_EXIST`: fails if the entry does not exist.
 pub(super) const EXIST: u64 = 2;
 
-/// Entries per system call: a hash bucket must fit, and 4,096 flows are 425 KiB.
+/// Entries for each system call. A hash bucket must fit, and 4,096 flows are 425 KiB.
 const BATCH: usize = 4_096;
 
-/// Calls `see` for each entry of a map; false ends the walk.
+/// Calls `see` for each entry of a map, until it returns false.
 pub(crate) fn walk<K: Pod, V: Pod>(
     map: &MapData,
     zero: (K, V),
@@ -30,6 +30,7 @@ pub(crate) fn walk<K: Pod, V: Pod>(
         let fd = map.fd().as_fd();
         match syscall::lookup_batch(fd, position.as_ref(), &mut keys, &mut values) {
             Ok(batch) => {
+                // The rest of the buffer is from an earlier batch.
                 let mut entries = keys.iter().zip(&values).take(batch.count);
                 let goes_on = entries.all(|(key, value)| see(key, value));
                 position = batch.next;
@@ -37,7 +38,7 @@ pub(crate) fn walk<K: Pod, V: Pod>(
                     return Ok(());
                 }
             }
-            // A bucket with more entries than room for them.
+            // A bucket has more entries than the buffer: double it and read again (kernel `htab_map_lookup_batch`).
             Err(error) if error.raw_os_error() == Some(libc::ENOSPC) && length < 1 << 20 => {
                 length *= 2;
                 keys.resize(length, zero.0);
@@ -48,7 +49,7 @@ pub(crate) fn walk<K: Pod, V: Pod>(
     }
 }
 
-/// How many entries a map has.
+/// Returns the number of entries of a map.
 pub(crate) fn count<K: Pod, V: Pod>(map: &MapData, zero: (K, V)) -> io::Result<usize> {
     let mut count = 0;
     walk(map, zero, |_, _| {
@@ -58,7 +59,7 @@ pub(crate) fn count<K: Pod, V: Pod>(map: &MapData, zero: (K, V)) -> io::Result<u
     Ok(count)
 }
 
-/// Removes entries, of which some may be gone.
+/// Removes entries; some may no longer exist.
 pub(crate) fn remove<K: Pod>(map: &MapData, keys: &[K]) -> io::Result<()> {
     let fd: BorrowedFd<'_> = map.fd().as_fd();
     keys.chunks(BATCH).try_for_each(|keys| syscall::delete_batch(fd, keys))

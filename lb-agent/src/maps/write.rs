@@ -1,4 +1,4 @@
-//! Writes services, interfaces and the node's addresses.
+//! Writes services, settings, interfaces and the node's addresses.
 
 use std::os::fd::AsFd as _;
 use std::time::Instant;
@@ -19,11 +19,12 @@ use crate::reconcile::{GRACE, Op};
 use crate::syscall;
 
 impl Maps {
-    /// Applies one operation.
+    /// Applies one operation; applying it twice has the effect of once.
     pub fn apply(&mut self, op: &Op) -> Result<()> {
         match op {
             Op::PutSettings(settings) => self.put_settings(settings).map_err(named(name::SETTINGS)),
             Op::PutBackend { id, row } => {
+                // The filter first: without its bit, no packet of the backend would be looked up.
                 if row.service != 0 {
                     self.mark(&row.ip, row.port)?;
                 }
@@ -39,6 +40,7 @@ impl Maps {
                 .source_ranges
                 .insert(&Key::new(*bits, Raw(*source)), Raw(1), 0)
                 .map_err(named(name::SOURCE_RANGES)),
+            // A write that is repeated after a failure may find its entry gone.
             Op::RemoveSource { bits, source } => {
                 absent_is_fine(self.source_ranges.remove(&Key::new(*bits, Raw(*source))))
                     .map_err(named(name::SOURCE_RANGES))
@@ -59,19 +61,22 @@ impl Maps {
         }
     }
 
-    /// Forgets the backends of clients.
+    /// Removes clients from `AFFINITY`.
     pub fn remove_affinities(&self, clients: &[Client]) -> Result<()> {
         let keys: Vec<Raw<Client>> = clients.iter().copied().map(Raw).collect();
         walk::remove(self.affinity.data(), &keys).map_err(batched(name::AFFINITY))
     }
 
-    /// Writes the slot that is not in use, and switches to it. A packet that began before the last switch may still
-    /// read that slot: where the last switch was just now, such packets are waited for.
+    /// Writes the slot that is not in use, then switches to it.
+    ///
+    /// A packet that began before the last switch may still read that slot. If the last switch was within the grace
+    /// period, this waits for such packets.
     fn put_settings(&mut self, settings: &Settings) -> std::result::Result<(), MapError> {
         if self.switched.is_some_and(|switched| switched.elapsed() < GRACE) {
             syscall::wait_for_programs();
         }
         let pair = self.settings.get(&0, 0)?.0;
+        // Two writes: the new content, then the switch. A packet reads either the old or the new settings.
         for pair in pair.replaced(*settings) {
             self.settings.set(0, Raw(pair), 0)?;
         }
@@ -79,12 +84,14 @@ impl Maps {
         Ok(())
     }
 
-    /// Sets the bit of an address and a port in `BACKEND_FILTER`. None is ever cleared: one too many costs a look-up.
+    /// Sets the bit of an address and port in `BACKEND_FILTER`. Bits are never cleared: an extra one only costs a
+    /// lookup.
     fn mark(&mut self, ip: &Ip, port: Port) -> Result<()> {
         let bit = hash::endpoint(ip, port);
         let word =
             self.backend_filter.get(&(bit / 64), 0).map_err(named(name::BACKEND_FILTER))?.0.0;
         let marked = word | 1 << (bit % 64);
+        // Several endpoints can share one bit, and it may be set by an earlier one.
         if marked == word {
             return Ok(());
         }
@@ -92,8 +99,9 @@ impl Maps {
         self.backend_filter.set(bit / 64, marked, 0).map_err(named(name::BACKEND_FILTER))
     }
 
-    /// Sets the bits of the rows that an earlier run left, where they are missing: its map of them may be lost.
+    /// Sets the bits of rows of an earlier run where they are missing: the earlier filter may have been lost.
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
+        // Read at once, because a system call for each row would take long on large clusters.
         let words: Vec<Raw<LineOfPorts>> =
             elements(self.backend_filter.data()).map_err(batched(name::BACKEND_FILTER))?;
         let is_set = |bit: u32| {
@@ -104,17 +112,17 @@ impl Maps {
         missing.into_iter().try_for_each(|(ip, port)| self.mark(&ip, port))
     }
 
-    /// Sets what the programs know of a device.
+    /// Writes the row of an interface in `DEVICES`.
     pub fn put_device(&mut self, index: u32, device: &Device) -> Result<()> {
         self.devices.insert(Raw(index), Raw(*device), 0).map_err(named(name::DEVICES))
     }
 
-    /// Forgets a device.
+    /// Removes the row of an interface from `DEVICES`.
     pub fn remove_device(&mut self, index: u32) -> Result<()> {
         absent_is_fine(self.devices.remove(&Raw(index))).map_err(named(name::DEVICES))
     }
 
-    /// Sets the bits of one of the node's addresses; 0 forgets it.
+    /// Writes the bits of one of the node's addresses; 0 removes the address.
     pub fn put_address(&mut self, ip: Ip, bits: u32) -> Result<()> {
         let done = match bits {
             0 => absent_is_fine(self.addresses.remove(&Raw(ip))),
@@ -124,7 +132,7 @@ impl Maps {
     }
 }
 
-/// Removing what is not there is no error: an operation may be applied twice.
+/// Accepts that a removed entry did not exist: an operation may be applied twice.
 fn absent_is_fine(result: std::result::Result<(), MapError>) -> std::result::Result<(), MapError> {
     match result {
         Err(MapError::KeyNotFound) => Ok(()),

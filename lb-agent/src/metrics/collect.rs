@@ -1,4 +1,4 @@
-//! The `lb_` metrics out of one look at the maps.
+//! The `lb_` metrics, from one reading of the maps.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,7 +17,7 @@ use crate::node::ChangeSource;
 use crate::reconcile::Usage;
 use crate::snapshot::{Kind, KindView};
 
-/// One look.
+/// One reading of the maps, with the sources.
 #[derive(Debug)]
 pub(super) struct Snapshot {
     sources: Sources,
@@ -68,7 +68,7 @@ impl Snapshot {
 }
 
 impl Snapshot {
-    /// Encodes the counters of the programs, and how full their maps are.
+    /// Encodes the counters of the programs, and the fill level of the maps.
     fn encode_data_path(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let help = "Packets by hook, verdict and reason";
         counters(to, "lb_datapath_packets", help, &self.packets())?;
@@ -82,7 +82,7 @@ impl Snapshot {
         gauges(to, "lb_map_capacity", "Capacity of a map, in entries", &room)
     }
 
-    /// Encodes the work of the agent on maps and interfaces.
+    /// Encodes the agent's work on maps and interfaces.
     fn encode_work(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let numbers = &self.sources.numbers;
         let done = [
@@ -100,12 +100,12 @@ impl Snapshot {
         let repairs = Fault::ALL.iter().zip(&numbers.repairs);
         let repairs: Vec<_> =
             repairs.map(|(fault, number)| ([("fault", fault.name())], load(number))).collect();
-        let help = "Attachments undone by another program and repaired, by fault";
+        let help = "Attachments that another program undid and the agent repaired, by fault";
         counters(to, "lb_attachment_repairs", help, &repairs)?;
         let attached = ChangeSource::ALL.iter().zip(&numbers.attached);
         let attached: Vec<_> =
             attached.map(|(source, number)| ([("told_by", source.name())], load(number))).collect();
-        let help = "Interfaces that got programs, by how the agent learnt of them";
+        let help = "Interfaces to which programs were attached, by the source that reported them";
         counters(to, "lb_devices_attached", help, &attached)
     }
 
@@ -113,11 +113,11 @@ impl Snapshot {
     fn encode_services(&self, to: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let numbers = &self.sources.numbers;
         let Usage { backends, .. } = numbers.usage();
-        // Findings of the source itself are counted where the source is read.
+        // The source counts its own findings.
         let findings = load(&numbers.findings) + self.sources.view.problems().len() as u64;
         let unwritten = "Map entries that the kernel refused and that are retried";
         let refused = "Service ports not served because a map is full";
-        let node_problems = "Interfaces, attachments and settings of the node that are at fault";
+        let node_problems = "Problems of interfaces, attachments and settings of the node";
         let now = [
             ("lb_backends", "Backends in use", backends as u64),
             ("lb_unwritten_entries", unwritten, load(&numbers.unwritten)),
@@ -131,7 +131,7 @@ impl Snapshot {
             gauge.encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)?;
         }
         let stale: Vec<_> = self.sources.view.kinds().into_iter().map(stale_since).collect();
-        let help = "Unix time since when watching a resource fails; 0 while it works";
+        let help = "Unix time since which the watch of a resource fails; 0 while it works";
         gauges(to, "lb_source_stale_since_seconds", help, &stale)
     }
 

@@ -1,6 +1,7 @@
-//! The metrics that dashboards and alerts of kube-proxy read (contract 7): same names, labels and buckets.
+//! The metrics that kube-proxy's dashboards and alerts read (contract 7): same names, labels and buckets.
 //!
-//! Metrics without a meaning here (iptables, nftables, conntrack) are absent. Keeps numbers; measures nothing.
+//! Metrics without a meaning here (iptables, nftables, conntrack) are absent. This module stores numbers and measures
+//! nothing.
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -21,7 +22,7 @@ type Texts<const N: usize> = [(&'static str, String); N];
 type Histograms<L> = Labelled<L, Histogram, fn() -> Histogram>;
 type Seconds = Gauge<f64, AtomicU64>;
 
-/// All of them; clones share their numbers.
+/// All metrics. Clones share their numbers.
 #[derive(Clone, Debug)]
 pub struct KubeProxy {
     sync: Histograms<Ip>,
@@ -73,20 +74,20 @@ fn programming_histogram() -> Histogram {
     Histogram::new([0.0, 0.25, 0.5].into_iter().chain(steps))
 }
 
-/// As client-go has them.
+/// Returns a histogram with the buckets of client-go.
 fn request_histogram() -> Histogram {
     Histogram::new([0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0])
 }
 
 impl KubeProxy {
-    /// A change came that is to be programmed.
+    /// Records that a change arrived.
     pub fn queued(&self) {
         for family in Family::ALL {
             self.queued.get_or_create(&ip(family)).set(now());
         }
     }
 
-    /// Everything that came is programmed; that took so long.
+    /// Records that everything that arrived is programmed, which took `took`; `is_full` for the first sync.
     pub fn synced(&self, took: Duration, is_full: bool) {
         let part = if is_full { &self.full } else { &self.partial };
         for family in Family::ALL {
@@ -97,26 +98,28 @@ impl KubeProxy {
         }
     }
 
-    /// Changes that were made then are programmed now.
+    /// Records the delay of changes with these trigger times, which are programmed now.
     pub fn programmed(&self, triggers: &[(Family, Timestamp)]) {
         let now = Timestamp::now();
         for (family, made) in triggers {
+            // The clock of the API server may be ahead.
             let took = now.duration_since(*made).as_secs_f64().max(0.0);
             self.programming.get_or_create(&ip(*family)).observe(took);
         }
     }
 
-    /// Numbers of changed objects.
+    /// Updates the numbers of changed objects.
     pub fn changes(&self, totals: Changes, pending: Changes) {
         let [services, slices] = &self.pending;
         services.set(pending.services.cast_signed());
         slices.set(pending.slices.cast_signed());
         for (counter, total) in self.totals.iter().zip([totals.services, totals.slices]) {
+            // The tracker has totals, a counter of the metric library only increments.
             counter.inc_by(total.saturating_sub(counter.get()));
         }
     }
 
-    /// Service ports without local endpoint.
+    /// Updates the numbers of service ports without a local endpoint.
     pub fn no_local(&self, counts: &NoLocal) {
         for family in Family::ALL {
             for policy in [TrafficPolicy::Internal, TrafficPolicy::External] {
@@ -128,7 +131,7 @@ impl KubeProxy {
         }
     }
 
-    /// Puts all of them into a registry.
+    /// Registers all metrics, with the names that kube-proxy gives them.
     pub fn register(&self, to: &mut Registry) {
         let name = |name: &str| format!("kubeproxy_{name}");
         let rules = |rest: &str| format!("kubeproxy_sync_proxy_rules_{rest}");
@@ -144,7 +147,7 @@ impl KubeProxy {
         let programming = name("network_programming_duration_seconds");
         to.register(
             programming,
-            "Seconds from a change of an endpoint to its being programmed",
+            "Seconds from the change of an endpoint until it is programmed",
             self.programming.clone(),
         );
         let [services, slices] = self.pending.clone();
@@ -153,12 +156,13 @@ impl KubeProxy {
         let [services, slices] = self.totals.clone();
         to.register(rules("service_changes"), "Changes of Services", services);
         to.register(rules("endpoint_changes"), "Changes of EndpointSlices", slices);
-        // A gauge, in spite of its name.
+        // A gauge, as in kube-proxy, although the name ends in `_total`.
         let help = "Service ports with policy Local and endpoints on other nodes only";
         to.register(rules("no_local_endpoints_total"), help, self.no_local.clone());
         to.register("rest_client_requests", "Requests to the API server", self.requests.clone());
         let help = "Seconds until the API server responds";
         to.register("rest_client_request_duration_seconds", help, self.durations.clone());
+        // The metric of every Kubernetes component, with the same labels.
         let build = Labelled::<[(&'static str, &'static str); 9], Gauge>::default();
         let version = env!("CARGO_PKG_VERSION");
         let mut parts = version.split('.');
@@ -178,7 +182,7 @@ impl KubeProxy {
     }
 }
 
-/// The platform as Go names it.
+/// The platform in Go's notation.
 const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
     "linux/amd64"
 } else if cfg!(target_arch = "aarch64") {
@@ -190,6 +194,7 @@ const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
 impl Observer for KubeProxy {
     fn request(&self, seen: &Seen<'_>) {
         let (method, host) = (seen.method.to_string(), seen.host.to_owned());
+        // The value that client-go has for requests without a response.
         let code = seen.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());
         let labels = [("code", code), ("method", method.clone()), ("host", host.clone())];
         self.requests.get_or_create(&labels).inc();

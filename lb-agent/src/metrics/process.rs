@@ -1,4 +1,4 @@
-//! `process_*`: the five values that dashboards of Kubernetes components ask for, from `/proc/self`.
+//! `process_*`: the five values on dashboards of Kubernetes components, from `/proc/self`.
 
 use std::fmt;
 use std::fs;
@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 #[derive(Debug)]
 pub(super) struct Process;
 
-/// Fields of `/proc/self/stat` (`proc_pid_stat(5)`), counted from the state, which is the third.
+/// Indices of fields of `/proc/self/stat` (`proc_pid_stat(5)`), counted from the state, its third field.
 mod field {
     pub(super) const USER_TICKS: usize = 11;
     pub(super) const SYSTEM_TICKS: usize = 12;
@@ -22,7 +22,7 @@ mod field {
     pub(super) const RESIDENT_PAGES: usize = 21;
 }
 
-/// `/proc/self/stat`.
+/// The content of `/proc/self/stat`.
 struct Stat(String);
 
 impl Stat {
@@ -31,7 +31,7 @@ impl Stat {
     }
 
     fn number(&self, at: usize) -> u64 {
-        // The name in parentheses may hold spaces: begin behind it.
+        // The process name in parentheses may contain spaces: the fields are counted after it.
         let fields = self.0.rsplit_once(')').map_or("", |(_, fields)| fields);
         fields.split_whitespace().nth(at).and_then(|it| it.parse().ok()).unwrap_or(0)
     }
@@ -49,6 +49,7 @@ impl Collector for Process {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let stat = Stat::read();
         let ticks = system(SysconfVar::CLK_TCK) as f64;
+        // The kernel counts CPU time in ticks and memory in pages.
         let cpu = stat.number(field::USER_TICKS) + stat.number(field::SYSTEM_TICKS);
         let resident = stat.number(field::RESIDENT_PAGES) * system(SysconfVar::PAGE_SIZE);
         let open = fs::read_dir("/proc/self/fd").map_or(0, Iterator::count);
@@ -70,7 +71,7 @@ impl Collector for Process {
     }
 }
 
-/// The one value that `/metrics/slis` has too.
+/// Collects the start time alone, for `/metrics/slis`.
 #[derive(Debug)]
 pub(super) struct Start;
 
@@ -80,7 +81,7 @@ impl Collector for Start {
     }
 }
 
-/// Seconds from 1970 to the start of this process.
+/// Returns the start time of this process, in seconds since 1970.
 pub(super) fn start_time() -> f64 {
     Stat::read().start_time()
 }
@@ -93,7 +94,7 @@ fn gauge(to: &mut DescriptorEncoder<'_>, name: &str, help: &str, value: f64) -> 
     ConstGauge::new(value).encode(to.encode_descriptor(name, help, None, MetricType::Gauge)?)
 }
 
-/// Seconds from 1970 to the start of the machine.
+/// Returns the boot time of the machine, in seconds since 1970.
 fn boot_time() -> f64 {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let line = stat.lines().find_map(|line| line.strip_prefix("btime "));

@@ -1,38 +1,39 @@
-//! The text format of Prometheus (0.0.4) from OpenMetrics, for those who do
-//! not ask for the latter: what kube-proxy serves, and what scripts read.
+//! Converts `OpenMetrics` to the Prometheus text format 0.0.4, which kube-proxy serves and scripts read, for clients
+//! that do not accept `OpenMetrics`.
 //!
-//! Counters carry `_total` in their declaration too, bounds of buckets are written as Go writes them, the end is
-//! not marked.
+//! Declarations of counters also end in `_total`, bounds of buckets are written as Go does, and there is no end marker.
 
 use std::fmt::Write as _;
 
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
-/// Content types of the two formats.
+/// Content type of `OpenMetrics`.
 pub(super) const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// The content type of the older format.
+/// Content type of the text format 0.0.4.
 pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Whether an `Accept` header asks for `OpenMetrics`.
+/// Reports whether an `Accept` header contains `OpenMetrics`.
 pub(super) fn is_open_metrics(accept: &str) -> bool {
     accept.split(',').any(|kind| kind.trim().starts_with("application/openmetrics-text"))
 }
 
-/// Writes a page of the newer one.
+/// Encodes a registry as `OpenMetrics`.
 pub(super) fn encoded(registry: &Registry) -> Result<String, String> {
     let mut text = String::new();
     encode(&mut text, registry).map_err(|error| error.to_string())?;
     Ok(text)
 }
 
-/// Rewrites a page.
+/// Converts a page of `OpenMetrics` to the text format 0.0.4.
 pub(super) fn plain(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     let mut lines = open_metrics.lines().peekable();
     while let Some(line) = lines.next() {
         if let Some(help) = line.strip_prefix("# HELP ") {
             let (name, help) = help.split_once(' ').unwrap_or((help, ""));
+            // The name in the older format depends on the type: it has `_total` for counters. The type is in the next
+            // line.
             let kind = lines.peek().and_then(|line| declaration(line)).map(|(_, kind)| kind);
             put(&mut text, &["# HELP ", &named(name, kind), " ", help]);
         } else if let Some((name, kind)) = declaration(line) {
@@ -55,8 +56,8 @@ fn named(name: &str, kind: Option<&str>) -> String {
     if kind == Some("counter") { format!("{name}_total") } else { name.to_owned() }
 }
 
-/// A sample of a bucket whose bound ends with `.0`: what is
-/// before its label, the bound without that end, what is after.
+/// Splits a sample of a bucket whose bound ends with `.0`: the text before the label, the bound without that end, and
+/// the text after it.
 fn bucket(line: &str) -> Option<(&str, &str, &str)> {
     let (before, rest) = line.split_once("le=\"")?;
     let (bound, after) = rest.split_once('"')?;

@@ -1,7 +1,7 @@
-//! `/statusz`, `/flagz` and `/metrics/slis`, which components of Kubernetes 1.36 have: which build runs since when,
-//! with which flags, and how often somebody who asked was told that it is well.
+//! `/statusz`, `/flagz` and `/metrics/slis`, as components of Kubernetes 1.36 serve them: version and start time,
+//! flags, and results of health checks.
 //!
-//! Text for people by default; the documents of `config.k8s.io` for those who ask for them by `Accept`.
+//! The default is text for people; a client can request the documents of `config.k8s.io` by `Accept`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use serde_json::{Value, json};
 
 use super::{process, text};
 
-/// The name of the component.
+/// Name of the component.
 const NAME: &str = "lb-agent";
-/// The group of both documents.
+/// API group of both documents.
 const GROUP: &str = "config.k8s.io";
-/// The first is the current one.
+/// Served versions; the first one is current.
 const VERSIONS: [&str; 2] = ["v1beta1", "v1alpha1"];
 const WARNING: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting compatibility \
                        guarantees and is for debugging purposes only.";
 
-/// The data of these pages; clones are one.
+/// The data of these pages. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Pages {
     flags: Arc<BTreeMap<String, String>>,
@@ -49,7 +49,7 @@ struct Status {
     paths: &'static [&'static str],
 }
 
-/// Paths that answer with text, or with a document to those who ask for it.
+/// Returns the routes. `paths` is what `/statusz` lists.
 pub(super) fn router(
     flags: Arc<BTreeMap<String, String>>,
     paths: &'static [&'static str],
@@ -64,7 +64,7 @@ pub(super) fn router(
         .with_state(Pages { flags, paths, healthy, checks })
 }
 
-/// Whoever gets an answer asked somebody who is well.
+/// Answers a ping: a process that answers is healthy.
 async fn healthz(State(pages): State<Pages>) -> &'static str {
     let (name, kind) = (("name", "ping"), ("type", "healthz"));
     pages.healthy.get_or_create(&[name, kind]).set(1);
@@ -110,14 +110,14 @@ async fn flagz(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     answer(&headers, "Flagz", &json!({"flags": *pages.flags}), &lines)
 }
 
-/// How somebody wants to read.
+/// The form in which a client wants an answer.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
     Text,
     Document { version: &'static str, is_yaml: bool },
 }
 
-/// Text, the document, or what could be asked for.
+/// Makes an answer in the accepted form, or a 406 that names the served forms.
 fn answer(headers: &HeaderMap, kind: &str, fields: &Value, lines: &[String]) -> Response {
     let accept = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     match wanted(accept.unwrap_or_default(), kind) {
@@ -147,7 +147,7 @@ fn document(version: &str, is_yaml: bool, kind: &str, fields: &Value) -> Respons
     if let (Some(object), Some(fields)) = (object.as_object_mut(), fields.as_object()) {
         object.extend(fields.clone());
     }
-    // JSON is YAML.
+    // JSON is also valid YAML.
     let kind = if is_yaml { "application/yaml" } else { "application/json" };
     let mut response = ([(header::CONTENT_TYPE, kind)], format!("{object:#}\n")).into_response();
     if version != VERSIONS[0] {
@@ -158,8 +158,9 @@ fn document(version: &str, is_yaml: bool, kind: &str, fields: &Value) -> Respons
     response
 }
 
-/// The first of what is accepted that is served here: a document only by its whole name, text by any.
+/// Returns the first accepted form that is served: a document only with its full type, text by any wildcard.
 fn wanted(accept: &str, kind: &str) -> Option<Wanted> {
+    // A request without the header accepts every form (RFC 9110 12.5.1).
     if accept.trim().is_empty() {
         return Some(Wanted::Text);
     }

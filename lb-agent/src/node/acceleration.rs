@@ -1,18 +1,18 @@
-//! Where the XDP program belongs: a function of the setting and of the kind of interface.
+//! Decides which interfaces get the XDP program, from the setting and the kind of interface.
 
 use super::{Head, Link, LinkKind};
 use crate::config::Acceleration;
 
-/// The known facts about the hardware behind a device.
+/// The known facts about the hardware of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hardware {
     /// Name of the driver.
     pub driver: String,
-    /// Where it is plugged in; empty for a device that is only software.
+    /// Bus address; empty for a virtual interface.
     pub bus: String,
 }
 
-/// Why a device to the outside gets no XDP program, before its driver is asked; nothing where it shall be tried.
+/// Returns why an external interface gets no XDP program, before its driver is asked; `None` if it should be tried.
 pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Option<String> {
     let driver = &hardware.driver;
     match setting {
@@ -24,7 +24,8 @@ pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Optio
             let kind = if driver.is_empty() { "software" } else { driver };
             Some(format!("skipped, XDP is slower than tc on virtual interfaces ({kind})"))
         }
-        // It gives up merged and unfinished packets, which costs bulk traffic more than XDP brings.
+        // With XDP, virtio_net turns off merged and partly checksummed packets, which costs bulk traffic more than XDP
+        // gains.
         Acceleration::Auto if driver == "virtio_net" => {
             Some("skipped, virtio_net would turn off its receive offloads".to_owned())
         }

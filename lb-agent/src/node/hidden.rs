@@ -1,8 +1,9 @@
 //! Interfaces of pods that no program of this host serves.
 //!
-//! They are macvlan, ipvlan and VLANs over one of its interfaces, network cards that were moved to a pod, and netkits
-//! in mode l3. They are visible, or known as a pod's, only inside the namespaces of pods, and are only reported. Beside
-//! a veth they are a second network of the pod: they matter if the pod's route to a Service leads by them.
+//! They are macvlan, ipvlan and VLANs over an interface of the host, network cards that were moved to a pod, and
+//! netkits in mode l3. They are visible, or recognizable as a pod's, only inside the namespaces of pods, and are only
+//! reported. Beside a veth they are a second network of the pod: then they matter only if the pod's route to a Service
+//! leads through them.
 
 mod look;
 mod routes;
@@ -15,30 +16,30 @@ pub(super) use self::look::find;
 use self::routes::Routes;
 use super::{Link, LinkKind, View};
 
-/// A device of a pod that no program of this host serves.
+/// An interface of a pod that no program of this host serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Hidden {
-    /// Its name in its own namespace.
+    /// Name in the pod's network namespace.
     pub name: String,
-    /// Name of the namespace.
+    /// Name of the network namespace.
     pub namespace: String,
     pub reason: Reason,
-    /// The routes of the namespace, where another interface of the pod is served.
+    /// Routes of the namespace, if the pod also has an interface that is served.
     pub(super) beside: Option<Routes>,
 }
 
-/// Why no program serves a device of a pod. Numbers are interface indices of the host.
+/// The reason why no program serves the interface. Numbers are interface indices of the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
-    /// It is a macvlan, an ipvlan or a VLAN over this device.
+    /// A macvlan, ipvlan or VLAN over this interface.
     Over(u32),
-    /// It is a network card that was moved to the pod.
+    /// A network card that was moved to the pod.
     Card,
-    /// It is a netkit in mode l3 whose other end is this device.
+    /// A netkit in mode l3 whose other end is this interface.
     NetkitL3(u32),
 }
 
-/// The hidden devices of a namespace that knows ours by a number.
+/// Returns the hidden interfaces of a namespace in which our namespace has the id `number`.
 fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
     let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
@@ -53,7 +54,7 @@ fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -
         } else {
             return None;
         };
-        // Each netkit leads to this host: its pod expects Services there.
+        // A netkit always leads to this host, so the pod expects Services there.
         let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
         let beside = has_other.then(|| Routes::by(*index, routes));
         Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })
@@ -61,7 +62,7 @@ fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -
     view.links.iter().filter_map(device).collect()
 }
 
-/// The problems that an operator is told of; `networks` are those of Services, asked for where they matter.
+/// Returns the problems for operators. `networks`, those of Services, is only called if routes matter.
 pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
     let has_routes = view.hidden.iter().any(|hidden| hidden.beside.is_some());
     let networks = if has_routes { networks() } else { BTreeSet::new() };
@@ -87,8 +88,8 @@ pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<
         let (cause, remedy) = match beside {
             None => ("its packets bypass", "give the pod a veth or a netkit in mode l2"),
             Some(_) => (
-                "the pod's route to Services leads by it and bypasses",
-                "give the pod a route to them by its veth",
+                "the pod's route to Services uses it and bypasses",
+                "give the pod a route to them through its veth",
             ),
         };
         format!(
@@ -115,7 +116,7 @@ mod tests {
         told_by(links, &[])
     }
 
-    /// The same with routes, each to a network by the device of a number. Services have 10.96.0.0/12.
+    /// The same with routes, each to a network through the interface of this index. Services have 10.96.0.0/12.
     fn told_by(links: Vec<Link>, routes: &[(&str, u32)]) -> Vec<String> {
         let inside = View { links: (1..).zip(links).collect(), ..View::default() };
         let route = |(to, device): &(&str, u32)| routes::Route {
@@ -147,7 +148,7 @@ mod tests {
     fn card_beside_a_veth_is_a_second_network() {
         let veth = link("eth0", LinkKind::Veth, Some(OURS));
         assert!(told(vec![veth, link("net1", LinkKind::Other, None)]).is_empty());
-        // That veth leads to another namespace than ours.
+        // That veth leads to another namespace than that of the agent.
         let veth = link("eth0", LinkKind::Veth, Some(OURS + 1));
         assert_eq!(told(vec![veth, link("net1", LinkKind::Other, None)]).len(), 1);
     }
@@ -176,7 +177,7 @@ mod tests {
         let private = ("10.0.0.0/8", macvlan);
         let told = told_by(links(), &[default, private]);
         let [told] = told.as_slice() else { panic!("{told:?}") };
-        assert!(told.ends_with("; give the pod a route to them by its veth"), "{told}");
+        assert!(told.ends_with("; give the pod a route to them through its veth"), "{told}");
         assert!(told_by(links(), &[default, private, ("10.96.0.0/12", veth)]).is_empty());
         assert_eq!(told_by(links(), &[default, ("10.96.0.0/16", macvlan)]).len(), 1, "a part");
         assert_eq!(told_by(links(), &[("0.0.0.0/0", macvlan)]).len(), 1, "by default");

@@ -1,7 +1,7 @@
 //! Prepares the network stack for packets of host processes (ADR 0027): a route to every frontend, and a loopback
 //! interface that accepts packets with a source address of this host.
 //!
-//! Both belong to the network namespace: earlier values are saved, and `lb-agent cleanup` restores them.
+//! Both belong to the network namespace. The earlier values are saved, and `lb-agent cleanup` restores them.
 
 mod loopback;
 mod routes;
@@ -16,13 +16,13 @@ use tracing::{info, warn};
 use loopback::Loopback;
 pub use routes::Frontends;
 
-/// Everything is looked at again this often: `sysctl --system` and network managers put back what they know.
+/// Interval of checks: `sysctl --system` and network managers restore their own values.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Why the stack was not prepared.
+/// An error of preparing the stack.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No netlink socket, or a file.
+    /// A netlink socket or a file is not usable.
     #[error("{0}")]
     System(&'static str, #[source] io::Error),
     /// The kernel refused a request.
@@ -33,7 +33,7 @@ pub enum Error {
     NoLoopback,
 }
 
-/// Opens a connection, whose task ends with it.
+/// Opens a netlink connection; its task ends with the handle.
 fn connect() -> Result<rtnetlink::Handle, Error> {
     let (connection, handle, _messages) =
         rtnetlink::new_connection().map_err(|error| Error::System("netlink socket", error))?;
@@ -41,13 +41,15 @@ fn connect() -> Result<rtnetlink::Handle, Error> {
     Ok(handle)
 }
 
-/// Makes the loopback device take in what the programs send there. `note`: the file that says what was there before.
-/// `serves_loopback`: `NodePorts` are served on 127.0.0.0/8.
+/// Makes the loopback interface accept what the programs send there.
+///
+/// `note` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8.
 pub async fn open_loopback(note: &Path, serves_loopback: bool) -> Result<(), Error> {
     let handle = connect()?;
     let now = Loopback::read(&handle).await?;
     let wanted = now.opened(serves_loopback);
     if now != wanted {
+        // Saved before the write, so that cleanup can restore the settings after a crash.
         now.keep(note)?;
         wanted.write(&handle).await?;
         info!(?now, ?wanted, "loopback interface configured for packets of host processes");
@@ -55,12 +57,12 @@ pub async fn open_loopback(note: &Path, serves_loopback: bool) -> Result<(), Err
     Ok(())
 }
 
-/// Keeps routes and the loopback device as they must be, until nobody says any more to which frontends.
+/// Keeps the routes and the loopback interface as they must be, until the sender of frontends is dropped.
 pub async fn follow(mut frontends: Receiver<Frontends>, note: PathBuf, serves_loopback: bool) {
     let mut failed = false;
     loop {
         let wanted = frontends.borrow_and_update().clone();
-        // Routes serve the host's packets where the loopback interface was as it must be, whatever failed here.
+        // The routes are set even if the loopback interface failed here: it may be as needed already.
         let opened = open_loopback(&note, serves_loopback).await;
         match opened.and(set_routes(&wanted).await) {
             Ok(()) => failed = false,
@@ -83,7 +85,8 @@ async fn set_routes(wanted: &Frontends) -> Result<(), Error> {
     routes::set(&handle, wanted).await
 }
 
-/// Puts back what was there before, and removes the file that says so. Says what was done. Not from within a runtime.
+/// Restores the earlier settings and removes their file. Returns what was restored. Must not be called inside a
+/// runtime.
 pub fn restore(note: &Path) -> Result<Vec<&'static str>, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -97,6 +100,7 @@ pub fn restore(note: &Path) -> Result<Vec<&'static str>, Error> {
         }
         if let Some(before) = Loopback::noted(note) {
             before.write(&handle).await?;
+            // Only after the settings are restored: an interrupted run is repeated with the same file.
             std::fs::remove_file(note).map_err(|error| Error::System("note", error))?;
             done.push("settings of the loopback interface");
         }

@@ -1,27 +1,29 @@
-//! Where an interface leads: outside, to a pod, or nowhere that packets of Services take.
+//! Decides whether an interface leads outside, to a pod, or nowhere that packets of Services go.
 //!
-//! An interface leads outside if it is up, has a network of its own or a route to one or by a gateway, and is neither a
-//! pod's nor a bridge of pods: every card of the machine, not only the one with the node's address.
+//! An interface leads outside if it is up, has a network of its own or a route to a network or through a gateway, and
+//! is neither a pod's nor a bridge of pods. So every network card of the machine counts, not only the one with the
+//! node's address.
 
 use std::collections::BTreeSet;
 
 use super::roles::Identity;
 use super::{Address, Link, LinkKind, View};
 
-/// The facts that are asked of every device of a view, found once.
+/// Facts about all interfaces of a view, computed once.
 #[derive(Debug)]
 pub(super) struct Leads<'a> {
     view: &'a View,
     node: &'a Identity,
-    /// Devices with an address by which others are reached at their link.
+    /// Interfaces with an address and a network on their link.
     networks: BTreeSet<u32>,
-    /// Devices with a default route or an address of the Node object.
+    /// Interfaces with a default route or an address of the Node object: they certainly lead outside.
     surely: BTreeSet<u32>,
-    /// Devices that carry the packets of another one: ports of a bond, and those below a VLAN or macvlan.
+    /// Interfaces that carry the packets of another one: ports of a bond, and those below a VLAN or macvlan.
     carriers: BTreeSet<u32>,
-    /// Namespaces where the other end of a device is that surely leads outside.
+    /// Namespaces with the other end of a veth that certainly leads outside.
     outside: BTreeSet<i32>,
-    /// Devices without a network whose other end is elsewhere, and where that is.
+    /// Veths without a network whose other end is in another namespace: the id of that namespace, and the interface
+    /// index.
     plain: BTreeSet<(i32, u32)>,
 }
 
@@ -35,6 +37,7 @@ impl<'a> Leads<'a> {
         let (carriers, outside, plain) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut leads = Self { view, node, networks, surely, carriers, outside, plain };
         leads.carriers = view.links.values().filter_map(|link| leads.carrier(link)).collect();
+        // A second pass: whether a veth belongs to a pod depends on the sets above.
         for link in view.links.values().filter(|link| link.kind == LinkKind::Veth) {
             let Some(there) = link.elsewhere else { continue };
             if leads.surely.contains(&link.index) {
@@ -46,12 +49,13 @@ impl<'a> Leads<'a> {
         leads
     }
 
-    /// A device to the outside.
+    /// Reports whether an interface is external.
     pub(super) fn is_external(&self, link: &Link) -> bool {
         let external = &self.node.external;
         if link.kind == LinkKind::Loopback {
             false
         } else if !external.is_empty() {
+            // The configuration replaces every guess.
             external.iter().any(|pattern| pattern.matches(&link.name))
         } else {
             self.surely.contains(&link.index)
@@ -67,9 +71,10 @@ impl<'a> Leads<'a> {
         }
     }
 
-    /// The host's side of a pod's veth: its other end is not here.
+    /// Reports whether an interface is the host's end of a pod's veth: its other end is in another namespace.
     ///
-    /// One that is down and has a network of its own is an uplink that waits for its cable as likely as a pod's.
+    /// A veth that is down and has a network of its own does not count: it may just as well be an uplink that waits for
+    /// its carrier.
     pub(super) fn is_pod(&self, link: &Link) -> bool {
         let pods = &self.node.pods;
         if !pods.is_empty() {
@@ -78,7 +83,7 @@ impl<'a> Leads<'a> {
         let peer_is_here = link.peer.is_some_and(|peer| self.view.links.contains_key(&peer));
         let leads_out = || {
             let is_second = self.other_end_leads_out(link) == Some(true);
-            // A port has no address and no route: its bridge has them.
+            // A port has neither address nor route: its bridge has them.
             if self.view.bridge_of(link).is_some() {
                 is_second
             } else {
@@ -92,7 +97,7 @@ impl<'a> Leads<'a> {
             && !leads_out()
     }
 
-    /// The device that carries packets of Services for or by a device: the one below it, or itself as a port.
+    /// Returns the interface that carries the packets of `link`: the one below it, or itself as the port of a bond.
     fn carrier(&self, link: &Link) -> Option<u32> {
         let controller = link.controller.and_then(|index| self.view.links.get(&index));
         if controller.is_some_and(|it| it.kind == LinkKind::Bond) {
@@ -102,8 +107,8 @@ impl<'a> Leads<'a> {
         link.peer.filter(|_| is_over && self.is_used(link))
     }
 
-    /// Whether packets are routed by a device: it is up, and has a network of its own or is the way to one or to a
-    /// gateway.
+    /// Reports whether packets are routed through an interface: it is up, and has a network of its own or a route to a
+    /// network or gateway.
     pub(super) fn is_used(&self, link: &Link) -> bool {
         let ways = &self.view.ways;
         let is_way = [&ways.gateways, &ways.default, &ways.networks]
@@ -112,24 +117,25 @@ impl<'a> Leads<'a> {
         link.is_up && (is_way || self.has_network(link))
     }
 
-    /// Whether a device has an address by which others are reached at its link.
+    /// Reports whether an interface has an address and a network on its link.
     pub(super) fn has_network(&self, link: &Link) -> bool {
         self.networks.contains(&link.index)
     }
 
-    /// Whether a veth leads outside, by its other end: another veth, of which
-    /// more is known, ends in the same namespace. False of a pod's veth.
+    /// Reports whether a veth leads outside, judged by other veths with an end in the same namespace. `Some(false)` if
+    /// they show that it is a pod's, `None` if they show nothing.
     pub(super) fn other_end_leads_out(&self, link: &Link) -> Option<bool> {
         let there = link.elsewhere?;
         let mut plain = self.plain.range((there, 0)..=(there, u32::MAX));
         if self.outside.contains(&there) {
             Some(true)
         } else {
+            // The link itself is in the set, too, and proves nothing about itself.
             plain.any(|(_, other)| *other != link.index).then_some(false)
         }
     }
 
-    /// A bridge whose ports are those of pods, or which has none yet.
+    /// Reports whether a bridge belongs to pods: its ports are pods', or it has none yet.
     fn is_of_pods(&self, bridge: &Link) -> bool {
         let mut ports = self.view.ports(bridge.index).peekable();
         ports.peek().is_none()
@@ -137,8 +143,8 @@ impl<'a> Leads<'a> {
             || self.networks_of(bridge).any(|own| self.is_pods(own))
     }
 
-    /// A veth that packets are routed by, and that no other end of another says is a pod's: a second way out, as
-    /// where nodes are containers themselves. Its network is none of pods.
+    /// Reports whether a veth is a second uplink, as where nodes are containers: packets are routed through it, no
+    /// other veth shows that it is a pod's, and its network is not one of pods.
     fn is_uplink(&self, link: &Link) -> bool {
         let ranges = &self.node.pod_ranges;
         let knows =

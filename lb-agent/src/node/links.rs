@@ -1,5 +1,5 @@
-//! Links alone, followed by a socket that a thread of its own waits at: nothing else is in the way of the kernel's word
-//! of a new one.
+//! Follows links alone, on a socket that a thread of its own reads: nothing delays the kernel's notification of a new
+//! link.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -17,29 +17,29 @@ use super::View;
 use super::watch::{enlarge, is_whole, put, read};
 use crate::netlink::{DONE, DUMP, ERROR, message, next};
 
-/// Events of links (`RTNLGRP_LINK`).
+/// Multicast group of link events (`RTNLGRP_LINK`).
 const GROUP: u32 = 1;
-/// `RTM_GETLINK`, and the bytes of `struct ifinfomsg`.
+/// `RTM_GETLINK`, and the size of `struct ifinfomsg`.
 const GET: u16 = 18;
 const LINK: usize = 16;
-/// Bytes of a datagram at most: the kernel sends lists by half of them.
+/// Largest size of a datagram, in bytes; the kernel uses at most half of it for lists.
 const DATAGRAM: usize = 64 << 10;
-/// How long one look waits: whoever waits looks then whether it is needed any more.
+/// Time limit of one wait, so that the reader can check whether it is still needed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The links of this network namespace. Addresses and routes are not in the view.
+/// The links of this network namespace. The view has no addresses and no routes.
 #[derive(Debug)]
 pub(crate) struct Links {
     socket: Socket,
     pub(crate) view: View,
 }
 
-/// The links that events told of.
+/// The links that events were about.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
-    /// These are new or others than before.
+    /// Links that are new or changed.
     pub(crate) changed: BTreeSet<u32>,
-    /// These went; one may be among the others, too, made anew.
+    /// Links that were removed. One that was recreated is in both sets.
     pub(crate) gone: BTreeSet<u32>,
 }
 
@@ -58,21 +58,22 @@ impl Told {
 }
 
 impl Links {
-    /// Follows changes from now on, and lists the links that are there.
+    /// Subscribes to changes, and lists the existing links.
     pub(crate) fn follow() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         let _own: SocketAddr = socket.bind_auto()?;
         socket.add_membership(GROUP)?;
         enlarge(socket.as_fd());
         let seconds = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
+        // The thread must see from time to time that it shall end.
         setsockopt(&socket, sockopt::ReceiveTimeout, &seconds)?;
         let mut links = Self { socket, view: View::default() };
         drop(links.list()?);
         Ok(links)
     }
 
-    /// Waits for changes, and returns those that are there; none if nothing came for a while. Where the kernel dropped
-    /// some, every link that it lists may be another.
+    /// Waits for changes, and returns all that are there; none if nothing came within the time limit. If the kernel
+    /// dropped events, all links are listed again and count as changed.
     pub(crate) fn next(&mut self) -> io::Result<Told> {
         let (mut told, mut flags) = (Told::default(), 0);
         loop {
@@ -84,14 +85,15 @@ impl Links {
                     _ => return Err(error),
                 },
             }
-            // Whatever else is there already is decided about with it.
+            // Everything else that has arrived is handled with it.
             flags = libc::MSG_DONTWAIT;
         }
     }
 
-    /// Lists all links: once more where events were dropped meanwhile, which the list may be older than.
+    /// Lists all links. If events were dropped meanwhile, the list may be older than they were, so it is repeated.
     fn list(&mut self) -> io::Result<Told> {
         let mut told = Told::default();
+        // Interfaces that vanished while events were lost are found by comparison.
         let before: Vec<u32> = self.view.links.keys().copied().collect();
         loop {
             self.view.links.clear();
@@ -118,7 +120,7 @@ impl Links {
         Ok(datagram)
     }
 
-    /// Takes the messages of one datagram over, and says whether it was the last one of a list.
+    /// Applies the messages of a datagram. Returns whether it was the last one of a list.
     fn take(&mut self, datagram: &[u8], told: &mut Told) -> bool {
         let mut rest = datagram;
         while let Some((kind, body)) = next(&mut rest) {

@@ -1,6 +1,6 @@
-//! Sockets of this host that wait for packets at one address.
+//! Finds sockets of this host that listen on a specific address.
 //!
-//! Sockets at the wildcard address do not count: they have nothing to do with a ClusterIP.
+//! Sockets on the wildcard address do not count: they are not meant for a `ClusterIP`.
 
 use std::collections::BTreeSet;
 use std::io::Result;
@@ -10,7 +10,7 @@ use lb_common::service::Frontend;
 
 use super::sockets::{self, Next};
 
-/// Which of these a process of this host listens at.
+/// Returns those of the frontends on which a process of this host listens.
 pub fn of(asked: &BTreeSet<Frontend>) -> Result<BTreeSet<Frontend>> {
     let mut found = BTreeSet::new();
     if asked.is_empty() {
@@ -20,7 +20,7 @@ pub fn of(asked: &BTreeSet<Frontend>) -> Result<BTreeSet<Frontend>> {
         if socket.waits && asked.contains(&socket.local) {
             found.insert(socket.local);
         }
-        // Listening TCP sockets are listed first, before many thousands of others.
+        // Listening TCP sockets come first in the table, so thousands of others are not read.
         if socket.waits || socket.local.protocol != Protocol::TCP { Next::Row } else { Next::Table }
     })?;
     Ok(found)

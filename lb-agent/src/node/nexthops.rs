@@ -1,5 +1,5 @@
-//! Nexthop objects (Linux 5.3): routes refer to them by number instead of naming an interface, as FRR sets them if
-//! `net.ipv4.nexthop_compat_mode` is 0.
+//! Nexthop objects (Linux 5.3): routes may refer to them by id instead of naming an interface. FRR uses them that way
+//! if `net.ipv4.nexthop_compat_mode` is 0.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,34 +15,34 @@ const NEW: u16 = 104;
 const GET: u16 = 106;
 /// `RTNLGRP_NEXTHOP` (Linux 5.3).
 const CHANGES: u32 = 32;
-/// Bytes of `struct nhmsg`, and its attributes.
+/// Size of `struct nhmsg`, and its attributes.
 const HEAD: usize = 8;
 const ID: u16 = 1;
 const GROUP: u16 = 2;
 const DEVICE: u16 = 5;
 const GATEWAY: u16 = 6;
-/// Bytes of `struct nexthop_grp`, which begins with a number.
+/// Size of `struct nexthop_grp`, which begins with the id.
 const MEMBER: usize = 8;
 
-/// One way of a route.
+/// A next hop of a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hop {
     pub(super) device: u32,
     pub(super) has_gateway: bool,
 }
 
-/// The content of one object: a way, or the numbers of others.
+/// A nexthop object: a next hop, or the ids of other objects.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Object {
     hop: Option<Hop>,
     members: Vec<u32>,
 }
 
-/// Notifications that an object is another than before: routes by it lead elsewhere, without a message of their own.
+/// Notifications of changed objects: routes that use them lead elsewhere without a notification of their own.
 pub(super) struct Changes(TokioSocket);
 
 impl Changes {
-    /// Objects that are there already are not notified.
+    /// Subscribes to changes. Existing objects are not reported.
     pub(super) fn follow() -> io::Result<Self> {
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
         let _own: SocketAddr = socket.socket_mut().bind_auto()?;
@@ -50,7 +50,7 @@ impl Changes {
         Ok(Self(socket))
     }
 
-    /// Waits for a change. Notifications that the kernel dropped are one, too.
+    /// Waits for a change. Dropped notifications count as one.
     pub(super) async fn next(&mut self) -> io::Result<()> {
         match self.0.recv_from_full().await {
             Err(error) if error.raw_os_error() != Some(Errno::ENOBUFS as i32) => Err(error),
@@ -59,7 +59,7 @@ impl Changes {
     }
 }
 
-/// Every object's ways, by its number. Blocks while the kernel answers.
+/// Returns the next hops of every object, by id. Blocks while the kernel replies.
 pub(super) fn list() -> io::Result<BTreeMap<u32, Vec<Hop>>> {
     let mut objects = BTreeMap::new();
     netlink::list(&netlink::connect(NETLINK_ROUTE)?, GET, &[0; HEAD], |kind, body| {
@@ -68,7 +68,7 @@ pub(super) fn list() -> io::Result<BTreeMap<u32, Vec<Hop>>> {
     Ok(ways(&objects))
 }
 
-/// A group's ways are those of its members.
+/// Resolves groups to the next hops of their members.
 fn ways(objects: &BTreeMap<u32, Object>) -> BTreeMap<u32, Vec<Hop>> {
     let hop = |number: &u32| objects.get(number)?.hop;
     let ways = |object: &Object| {
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn the_kernel_lists_its_objects() {
-        // There may be none, and whoever may not ask is told so.
+        // There may be no nexthop objects at all.
         assert!(list().is_ok_and(|objects| objects.len() < 1_000_000));
     }
 }

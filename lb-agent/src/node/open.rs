@@ -1,5 +1,5 @@
-//! Connections of this node that were open before its programs saw a packet of them (ADR 0035): those of its
-//! processes, and those of pods that netfilter masquerades as its own.
+//! Connections of this node that were open before the programs saw a packet of them (ADR 0035): those of its processes,
+//! and those of pods that netfilter masquerades with the node's address.
 
 use std::io::Result;
 
@@ -10,10 +10,11 @@ use lb_common::service::Frontend;
 use super::sockets::{self, Next, Socket};
 use crate::takeover::{self, Connection};
 
-/// The tuples of packets that arrive for connected sockets whose own end is meant: address, port and protocol.
+/// Returns the tuples of packets that arrive for connected sockets, for local ends that `is_meant` selects.
 pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
     let mut found = Vec::new();
     sockets::walk(|Socket { local, peer, waits }| {
+        // A socket without a peer accepts packets from any client, so they may be requests.
         if !waits && is_meant(local) {
             let own = Endpoint::new(local.ip, local.port);
             found.push((local.protocol, Tuple::new(*peer, own)));
@@ -23,7 +24,7 @@ pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tu
     Ok(found)
 }
 
-/// The tuples of answers that netfilter follows, where they arrive at an end that is meant.
+/// Returns the tuples of replies to connections that netfilter tracks, for destinations that `is_meant` selects.
 pub fn followed(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
     let kept = takeover::kept(|Connection { reply: to, protocol, .. }| {
         is_meant(&Frontend::new(to.destination, to.destination_port, *protocol))

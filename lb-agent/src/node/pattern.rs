@@ -1,9 +1,9 @@
-//! Device names with `*` and `?`, as shells have them.
+//! Patterns for interface names with `*` and `?`, as in shells.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A pattern for the names of devices.
+/// A pattern for interface names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(String);
 
@@ -25,13 +25,13 @@ impl fmt::Display for Pattern {
 }
 
 impl Pattern {
-    /// Whether a name is meant.
+    /// Reports whether the pattern matches a name.
     pub fn matches(&self, name: &str) -> bool {
         matches(self.0.as_bytes(), name.as_bytes())
     }
 }
 
-/// Linear but for the last star, which is the only one that may have to give back.
+/// Matches in linear time except for the last star: only that one may have to be extended.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -46,6 +46,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
                 n += 1;
             }
             Some(_) | None => {
+                // Let the last star take one letter more, and compare the rest again.
                 let Some((at, taken)) = star else { return false };
                 star = Some((at, taken + 1));
                 p = at + 1;

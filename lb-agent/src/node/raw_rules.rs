@@ -1,9 +1,9 @@
-//! Rules of nftables that drop packets to an address before netfilter's translation of destinations.
+//! Finds rules of nftables that drop packets to an address before netfilter translates destinations.
 //!
-//! Rules that Docker 28 writes for containers without published ports are of this kind (table `raw`, chain
-//! `PREROUTING`). They were meant for packets that come by another interface to the container's own address. A packet
-//! to a Service has that address already when it gets there, for the data path comes first. Tables of the older
-//! interface (`iptables-legacy`) are not read.
+//! Docker 28 writes such rules for containers without published ports (table `raw`, chain `PREROUTING`). They are meant
+//! for packets that arrive on another interface for the container's own address. A packet to a Service already has that
+//! address when it reaches them, because the data path comes first. Tables of the older interface (`iptables-legacy`)
+//! are not read.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,14 +14,14 @@ use crate::netfilter::{CHAINS, TABLES, address, dump, find, name, text, values};
 
 /// `NFT_MSG_GETRULE` (`linux/netfilter/nf_tables.h`).
 const RULES: u16 = TABLES | 7;
-/// `NF_INET_PRE_ROUTING`, and the priority of netfilter's translation of destinations (`NF_IP_PRI_NAT_DST`).
+/// `NF_INET_PRE_ROUTING`, and the priority of destination NAT (`NF_IP_PRI_NAT_DST`).
 const PREROUTING: u32 = 0;
 const TRANSLATION: i32 = -100;
-/// `NFT_PAYLOAD_NETWORK_HEADER`, and where the destination lies in an IPv4 and an IPv6 header: offset and length.
+/// `NFT_PAYLOAD_NETWORK_HEADER`, and offset and length of the destination in IPv4 and IPv6 headers.
 const NETWORK_HEADER: u32 = 1;
 const DESTINATIONS: [(u32, u32); 2] = [(16, 4), (24, 16)];
 
-/// A chain that sees packets before their destination would be translated.
+/// A chain that sees packets before destination NAT.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Chain {
     family: u8,
@@ -29,7 +29,7 @@ struct Chain {
     name: String,
 }
 
-/// The addresses to which packets are dropped, each with a chain that does it.
+/// Returns the addresses to which packets are dropped, each with the chain that drops them.
 pub fn dropped() -> io::Result<BTreeMap<Ip, String>> {
     let mut chains = Vec::new();
     dump(CHAINS, (libc::AF_UNSPEC as u8, &[]), |family, attributes| {
@@ -39,7 +39,7 @@ pub fn dropped() -> io::Result<BTreeMap<Ip, String>> {
     for Chain { family, table, name: chain } in chains {
         let which = [name(1, &table), name(2, &chain)].concat();
         dump(RULES, (family, &which), |_, attributes| {
-            // Linux before 6.0 shows rules of all chains of the table.
+            // Before 6.0, Linux lists the rules of all chains of the table.
             if find(attributes, 2).map(text) == Some(&chain)
                 && let Some(ip) = destination_of_drop(attributes)
             {
@@ -58,7 +58,7 @@ const fn family_name(family: u8) -> &'static str {
     }
 }
 
-/// A base chain at prerouting, before the translation.
+/// Parses a base chain at prerouting, before destination NAT; `None` for others.
 fn chain(family: u8, attributes: &[u8]) -> Option<Chain> {
     let hook = find(attributes, 4)?;
     let number = |kind| Some(u32::from_be_bytes(*find(hook, kind)?.first_chunk()?));
@@ -67,7 +67,7 @@ fn chain(family: u8, attributes: &[u8]) -> Option<Chain> {
     is_early.then_some(Chain { family, table: of(1)?, name: of(3)? })
 }
 
-/// The destination that a rule asks for whose verdict is to drop.
+/// Returns the destination that a rule matches whose verdict is drop.
 fn destination_of_drop(rule: &[u8]) -> Option<Ip> {
     let (mut loaded, mut destination, mut drops) = (None, None, false);
     for expression in values(find(rule, 4)?) {
@@ -78,15 +78,18 @@ fn destination_of_drop(rule: &[u8]) -> Option<Ip> {
                 let place = (number(3)?, number(4)?);
                 let is_destination =
                     number(2) == Some(NETWORK_HEADER) && DESTINATIONS.contains(&place);
+                // A load puts a part of the packet into a register; the comparison that follows names the same
+                // register.
                 loaded = if is_destination { number(1) } else { None };
             }
-            // A part of the address says less than the whole one.
+            // A masked address stands for more than one destination.
             "bitwise" => loaded = None,
             "cmp" if loaded.is_some() && loaded == number(1) && number(2) == Some(0) => {
                 destination = find(find(data, 3)?, 1).and_then(address);
             }
             "immediate" => {
                 let code = find(data, 2).and_then(|data| find(find(data, 2)?, 1));
+                // `NF_DROP` is 0.
                 drops |= code == Some([0; 4].as_slice());
             }
             _ => {}

@@ -1,4 +1,4 @@
-//! The role of each interface: a function of links, addresses, routes and the patterns an operator gave.
+//! Decides the role of each interface, from links, addresses, routes and the patterns of the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -15,56 +15,57 @@ use crate::config::NodePortAddresses;
 use crate::datapath::Role;
 use crate::reconcile::wire;
 
-/// The facts about the node beside its links.
+/// The facts about the node besides its links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Identity {
     /// Addresses of the Node object; empty until it is known.
     pub addresses: Vec<IpAddr>,
-    /// The first of each family.
+    /// Primary address of each family.
     pub primary: Primary,
-    /// Where pods have their addresses: `podCIDRs` of the Node, `clusterCIDR`; empty when nobody says.
+    /// Known prefixes of pods: `podCIDRs` of the Node, and `clusterCIDR`; may be empty.
     pub pod_ranges: Vec<IpNet>,
-    /// `--external-device`: these and no others.
+    /// `--external-device`: if not empty, only these interfaces are external.
     pub external: Vec<Pattern>,
-    /// `--pod-device`: these and no others.
+    /// `--pod-device`: if not empty, only these interfaces are pods'.
     pub pods: Vec<Pattern>,
-    /// Where `NodePorts` are served.
+    /// Addresses that serve `NodePorts`.
     pub node_ports: NodePortAddresses,
-    /// The packets that count as those of this node's pods.
+    /// Interfaces whose packets count as those of local pods.
     pub local_clients: LocalClients,
 }
 
-/// Devices whose packets count as those of this node's pods (contract 3.4).
+/// Selects the interfaces whose packets count as those of local pods (contract 3.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalClients {
-    /// Those that lead to pods.
+    /// All interfaces of pods.
     #[default]
     PodDevices,
-    /// This bridge, and its ports.
+    /// The bridge of this name, and its ports.
     Bridge(String),
-    /// Those whose names begin so.
+    /// Interfaces whose names begin with this prefix.
     Prefix(String),
 }
 
-/// A device that gets programs.
+/// An interface that gets programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assignment {
-    /// Interface index.
+    /// Interface index in this network namespace.
     pub index: u32,
     pub name: String,
     pub role: Role,
-    /// The entry of the device for the programs.
+    /// The row of the interface in `DEVICES`.
     pub device: Device,
-    /// Where it has addresses of several networks: those that a route may name as a source.
+    /// Addresses that a route may name as the source, if the interface has several networks.
     pub sources: Vec<Ip>,
 }
 
-/// Every device that gets programs, by interface index.
+/// Returns every interface that gets programs, by index.
 pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
     let leads = Leads::of(view, node);
     let role = |link: &Link| {
         let (is_external, is_pod) = (leads.is_external(link), leads.is_pod(link));
         match link.head {
+            // The loopback interface is decided first: it is neither external nor a pod's.
             _ if link.kind == LinkKind::Loopback => link.is_up.then_some(Role::Host),
             Head::Ethernet if is_external => Some(Role::Edge),
             Head::Ethernet if is_pod => Some(Role::Pod),
@@ -82,26 +83,28 @@ pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
     view.links.values().filter_map(assignment).collect()
 }
 
-/// The values of `ADDRESSES`: what is ours, and where `NodePorts` are served (contract 3.5).
+/// Returns the values of `ADDRESSES`: the node's addresses, and those that serve `NodePorts` (contract 3.5).
 pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
     let mut all: BTreeMap<Ip, u32> = BTreeMap::new();
     for own in &view.addresses {
         let primary = if own.ip.is_ipv4() { node.primary.v4 } else { node.primary.v6 };
         let accepts = node.node_ports.accepts(own.ip, primary);
         let bits = address::NODE | if accepts { address::NODE_PORTS } else { 0 };
+        // An address can be on several interfaces.
         *all.entry(wire(own.ip)).or_default() |= bits;
     }
     all
 }
 
-/// Devices that are taken for those of pods though they may lead outside.
+/// Returns the names of interfaces that are treated as pods' although they may lead outside.
 ///
-/// Veths with a network of their own of which nobody says what
-/// they are, and veths of a bridge that is the node's way out.
+/// These are veths with a network of their own about which nothing more is known, and veths in a bridge that leads
+/// outside.
 pub fn ambiguous(view: &View, node: &Identity) -> Vec<String> {
     let leads = Leads::of(view, node);
     let leads_out = |index: &u32| view.links.get(index).is_some_and(|it| leads.is_external(it));
     let is_ambiguous = |link: &&Link| {
+        // A configuration of either kind leaves no role to a guess.
         node.external.is_empty()
             && node.pods.is_empty()
             && !leads.is_external(link)
@@ -112,12 +115,10 @@ pub fn ambiguous(view: &View, node: &Identity) -> Vec<String> {
     view.links.values().filter(is_ambiguous).map(|link| link.name.clone()).collect()
 }
 
-/// Devices that packets are routed by and that have no programs, with what that means: for an operator.
+/// Returns sentences for operators about interfaces that packets are routed through and that have no programs.
 ///
-/// Not bridges of pods, whose ports have programs, nor devices whose
-/// packets have no header that the programs read, nor those that are named
-/// with the pod at their other end (`hidden`). A netkit in mode l3 counts
-/// without an address too: its other end is a pod.
+/// Left out are bridges of pods, whose ports have programs, and interfaces that are reported with the pod at their
+/// other end (`hidden`). A netkit in mode l3 counts even without an address, because its other end is a pod.
 pub fn unserved(view: &View, node: &Identity) -> Vec<String> {
     let served: BTreeSet<u32> =
         assignments(view, node).into_iter().map(|device| device.index).collect();
@@ -153,7 +154,8 @@ pub fn unserved(view: &View, node: &Identity) -> Vec<String> {
     view.links.values().filter(is_unserved).map(problem).collect()
 }
 
-/// Devices that would get programs if their packets began with a header that these read.
+/// Returns the names of interfaces that would get programs if their packets began with a header that the programs
+/// parse.
 pub fn unreadable(view: &View, node: &Identity) -> Vec<String> {
     let leads = Leads::of(view, node);
     let is_unreadable = |link: &&Link| match link.head {
@@ -176,8 +178,9 @@ fn device(role: Role, sources: Sources<'_>, node: &Identity) -> Device {
     }
 }
 
-/// The flags of a device: its role, and the features that the other devices allow.
+/// Returns the flags of an interface: its role, and the features that other interfaces allow.
 fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
+    // Only a veth or netkit with its other end in another namespace can take packets by `bpf_redirect_peer`.
     let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.elsewhere.is_some();
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
     let role = match role {
@@ -188,10 +191,10 @@ fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
     local | role | if is_peer { Device::PEER } else { 0 }
 }
 
-/// Where packets go that are to be routed: a pod's bridge is its
-/// router. A VRF or bond is none, its member keeps its own address.
+/// Returns the link-layer address that packets to be routed are sent to: for a port of a pod's bridge that of the
+/// bridge. A member of a VRF or bond keeps its own.
 fn router(link: &Link, role: Role, view: &View) -> Option<[u8; 6]> {
-    // Frames at lo are addressed to nobody.
+    // Frames on lo have no meaningful link-layer destination.
     if role == Role::Host {
         return None;
     }
@@ -203,7 +206,7 @@ fn is_local(link: &Link, role: Role, view: &View, node: &Identity) -> bool {
     match &node.local_clients {
         LocalClients::PodDevices => role == Role::Pod,
         LocalClients::Prefix(prefix) => {
-            // A packet that comes in by a port is the bridge's, as netfilter sees it.
+            // netfilter sees a packet that arrives on a port as the bridge's.
             view.bridge_of(link).unwrap_or(link).name.starts_with(prefix.as_str())
         }
         LocalClients::Bridge(name) => {

@@ -1,4 +1,4 @@
-//! What the data path is told of this machine: ports for translated sources, its network namespace, a random number.
+//! The settings that follow from the machine: ports for masquerade, the network namespace, a random number.
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
@@ -11,36 +11,37 @@ use lb_common::config::USUAL_NODE_PORTS;
 
 use crate::syscall;
 
-/// Stands for a pod that reaches itself: the dummy address of RFC 7600, routed nowhere, on nobody's link.
+/// Source address of packets from a pod to itself: the IPv4 dummy address (RFC 7600), which is not routed and on no
+/// link.
 pub const HAIRPIN4: Ip = Ip::v4([192, 0, 0, 8]);
-/// The same for IPv6: out of the discard-only prefix of RFC 6666.
+/// The same for IPv6, from the discard-only prefix (RFC 6666).
 pub const HAIRPIN6: Ip = Ip::v6([1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]);
-/// Lowest port for translated sources.
+/// Lowest source port for masquerade.
 const LOWEST: u16 = 1_024;
-/// The ports of local sockets by the kernel's default.
+/// The kernel's default range of ports for local sockets.
 const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
-/// Ports of translated sources where the host's leave too few.
+/// Source ports for masquerade if the host's sockets leave too few.
 const SHARED: RangeInclusive<u16> = LOWEST..=29_999;
-/// With fewer free ports than this, translated sources share those of the host.
+/// With fewer free ports than this, masquerade shares ports with the host's sockets.
 const FEW: u16 = 1_024;
 
-/// The ports for translated sources on this node.
+/// Returns the ports for masquerade on this node.
 pub fn ports_of_translated_sources() -> RangeInclusive<u16> {
     source_ports(&ephemeral_ports()).unwrap_or(SHARED)
 }
 
-/// A random number other than zero.
+/// Returns a random number other than zero.
 pub fn secret() -> u32 {
     RandomState::new().hash_one(0_u8) as u32 | 1
 }
 
-/// The cookie of the namespace we run in. Linux 5.14.
+/// Returns the cookie of our network namespace. Linux 5.14.
 pub fn netns_cookie() -> io::Result<u64> {
     syscall::netns_cookie(UnixDatagram::unbound()?)
 }
 
-/// `net.ipv4.ip_local_port_range` of our namespace.
+/// Reads `net.ipv4.ip_local_port_range` of our network namespace.
 fn ephemeral_ports() -> RangeInclusive<u16> {
     let text = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range").unwrap_or_default();
     let mut numbers = text.split_whitespace().map(str::parse);
@@ -50,7 +51,7 @@ fn ephemeral_ports() -> RangeInclusive<u16> {
     }
 }
 
-/// Says that translated sources and sockets of the host may get the same port, where they may.
+/// Returns the problem that masqueraded packets and sockets of the host may use the same port.
 pub fn shared_ports() -> Option<String> {
     let ephemeral = ephemeral_ports();
     source_ports(&ephemeral).is_none().then(|| {
@@ -64,11 +65,12 @@ pub fn shared_ports() -> Option<String> {
     })
 }
 
-/// The largest run of ports that neither host sockets nor `NodePorts` use; nothing where it is short.
+/// Returns the largest range of ports that neither sockets of the host nor `NodePorts` use; `None` if it is too small.
 fn source_ports(ephemeral: &RangeInclusive<u16>) -> Option<RangeInclusive<u16>> {
     let mut taken = [ephemeral.clone(), USUAL_NODE_PORTS];
     taken.sort_by_key(|range| *range.start());
     let mut best = 0..=0_u16;
+    // Wider than a port, as the end of a range plus one may be 65536.
     let mut low = u32::from(LOWEST);
     for range in taken.iter().chain([&(u16::MAX..=u16::MAX)]) {
         let high = u32::from(*range.start()).saturating_sub(1);

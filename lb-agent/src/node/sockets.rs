@@ -7,12 +7,12 @@ use std::io::{BufRead as _, BufReader, ErrorKind, Result};
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::service::Frontend;
 
-/// `TCP_LISTEN` of `net/tcp_states.h`, ...
+/// State `TCP_LISTEN` (`net/tcp_states.h`).
 const LISTEN: &str = "0A";
-/// ... and `TCP_CLOSE`, which UDP sockets without a peer have.
+/// State `TCP_CLOSE`, which UDP sockets without a peer have.
 const UNCONNECTED: &str = "07";
 
-/// The tables of the kernel, IPv4 and IPv6.
+/// The tables of the kernel, with protocol and state of a waiting socket.
 const TABLES: [(&str, Protocol, &str); 4] = [
     ("/proc/self/net/tcp", Protocol::TCP, LISTEN),
     ("/proc/self/net/tcp6", Protocol::TCP, LISTEN),
@@ -20,28 +20,28 @@ const TABLES: [(&str, Protocol, &str); 4] = [
     ("/proc/self/net/udp6", Protocol::UDP, UNCONNECTED),
 ];
 
-/// A TCP or UDP socket, as its table shows it.
+/// A TCP or UDP socket, as in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Socket {
     pub(super) local: Frontend,
     pub(super) peer: Endpoint,
-    /// It has no peer and takes packets of any.
+    /// Whether the socket has no peer and accepts packets from any.
     pub(super) waits: bool,
 }
 
-/// The place at which a walk goes on.
+/// The next step of a walk: another row of this table, or the next table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Row,
     Table,
 }
 
-/// Shows every socket, as long as more of a table are wanted.
+/// Calls `show` for every socket; it may skip the rest of a table.
 pub(super) fn walk(mut show: impl FnMut(&Socket) -> Next) -> Result<()> {
     for (file, protocol, waits) in TABLES {
         let file = match File::open(file) {
             Ok(file) => file,
-            // A kernel without IPv6.
+            // The kernel has no IPv6.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -57,7 +57,7 @@ pub(super) fn walk(mut show: impl FnMut(&Socket) -> Next) -> Result<()> {
     Ok(())
 }
 
-/// Both ends and the state of a line.
+/// Parses both ends and the state of a row.
 fn ends(line: &str) -> Option<(Endpoint, Endpoint, &str)> {
     let mut words = line.split_ascii_whitespace().skip(1);
     let (local, peer, state) = (words.next()?, words.next()?, words.next()?);
@@ -67,7 +67,7 @@ fn ends(line: &str) -> Option<(Endpoint, Endpoint, &str)> {
 fn end(text: &str) -> Option<Endpoint> {
     let (address, port) = text.split_once(':')?;
     let port = Port::new(u16::from_str_radix(port, 16).ok()?);
-    // Words of 32 bits as the machine reads them, of an address in network byte order.
+    // The table prints the address, which is in network byte order, as native 32-bit words.
     let word = |at: usize| {
         let word = u32::from_str_radix(address.get(at..at + 8)?, 16).ok()?;
         Some(word.to_ne_bytes())

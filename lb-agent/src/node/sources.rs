@@ -1,4 +1,4 @@
-//! The addresses that a masqueraded packet may get when it leaves by an interface.
+//! The source addresses that a masqueraded packet may get at an interface (contract 3.10).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use lb_common::config::Device;
 use super::{Address, Link, Primary, View};
 use crate::reconcile::wire;
 
-/// The addresses of one device for one node.
+/// The addresses of an interface, for a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sources<'a> {
     pub(super) link: &'a Link,
@@ -19,26 +19,28 @@ pub(super) struct Sources<'a> {
 }
 
 impl<'a> Sources<'a> {
-    /// The first of a family: the device's own global one or that of its bridge, the node's, its own of any scope.
+    /// Returns the default source of a family: a global address of the interface or of its bridge, else the node's
+    /// primary address, else any address of the interface.
     pub(super) fn first(self, v4: bool) -> Ip {
         let is_family = |ip: &IpAddr| ip.is_ipv4() == v4;
         let of = |index| self.usable(index).filter(|own| is_family(&own.ip));
         let own = || of(self.link.index);
         let mut all = own().chain(self.link.controller.into_iter().flat_map(of));
+        // The kernel, too, prefers an address of the outgoing interface.
         let global = all.find(|own| own.is_global).map(|own| own.ip);
         let node = if v4 { self.primary.v4 } else { self.primary.v6 }.filter(is_family);
         let any = || own().next().map(|own| own.ip);
         global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, wire)
     }
 
-    /// In which families the kernel's route decides, as flags of
-    /// [`Device`]: where there are addresses of several networks.
+    /// Returns flags of [`Device`] for the families in which the kernel's route selects the source: those with
+    /// addresses in several networks.
     pub(super) fn flags(self) -> u32 {
         let flag = |v4, flag| if self.has_several(v4) { flag } else { 0 };
         flag(true, Device::SOURCES4) | flag(false, Device::SOURCES6)
     }
 
-    /// All that a route may name there, of families in which there is one to choose.
+    /// Returns all addresses that a route may select as the source, for families with a choice.
     pub(super) fn chosen(self) -> Vec<Ip> {
         let families = [true, false].map(|v4| (v4, self.has_several(v4)));
         let is_chosen = |ip: &IpAddr| families.contains(&(ip.is_ipv4(), true));
@@ -54,7 +56,7 @@ impl<'a> Sources<'a> {
         of_family.map(network).collect::<BTreeSet<_>>().len() > 1
     }
 
-    /// The global addresses of what packets are routed to: the device, or the bridge that it is a port of.
+    /// Returns the global addresses of the interface that routes name: `link`, or the bridge that it is a port of.
     fn global(self) -> impl Iterator<Item = &'a Address> {
         let routed = self.view.bridge_of(self.link).unwrap_or(self.link);
         self.usable(routed.index).filter(|own| own.is_global)

@@ -1,4 +1,4 @@
-//! Links, addresses and routes of one network namespace, as netlink tells them.
+//! Links, addresses and routes of a network namespace, as netlink reports them.
 
 mod message;
 
@@ -12,120 +12,121 @@ use self::message::{address, link};
 use super::hidden::Hidden;
 use super::ways::Ways;
 
-/// The kind of device that a link is, as far as it matters here.
+/// The kind of a link, as far as it matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkKind {
-    /// One end of a pair, its other one with a pod as a rule: veth, or netkit with Ethernet's headers.
+    /// One end of a pair whose other end is usually a pod's: veth, or netkit in mode l2.
     Veth,
-    /// A netkit without them.
+    /// A netkit in mode l3, without Ethernet headers.
     Netkit,
     Bridge,
-    /// vxlan, geneve, wireguard, ipip, gre and their like.
+    /// vxlan, geneve, wireguard, ipip, gre and similar.
     Tunnel,
-    /// macvlan, ipvlan and their taps, and VLANs: over another device.
+    /// macvlan, ipvlan, their taps, and VLANs: all are over another interface.
     Over,
     /// A bond or a team, whose ports carry its packets.
     Bond,
     /// `lo`.
     Loopback,
-    /// Anything else.
+    /// Any other kind, for example a physical or dummy interface.
     #[default]
     Other,
 }
 
-/// The header that packets begin with at a device.
+/// The header that packets at an interface begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Head {
-    /// The header of Ethernet.
+    /// An Ethernet header, as loopback also has it.
     #[default]
     Ethernet,
-    /// The header of IP: a tunnel, or a line between two.
+    /// An IP header: a tunnel, or a point-to-point link.
     Ip,
-    /// Another: nothing that the programs could read.
+    /// Another header, which the programs cannot parse.
     Other,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Interface index.
+    /// Interface index in this network namespace.
     pub index: u32,
     pub name: String,
     pub kind: LinkKind,
-    /// The header that its packets begin with.
+    /// The header that packets begin with.
     pub head: Head,
-    /// Administratively up.
+    /// Whether the link is administratively up.
     pub is_up: bool,
-    /// The device it is a port of.
+    /// The interface that this one is a port of (bridge, bond or VRF).
     pub controller: Option<u32>,
-    /// The device at its other end or below it.
+    /// The interface at its other end, or below it.
     pub peer: Option<u32>,
-    /// That device is in another network namespace: the number by which ours knows that one.
+    /// Id of the network namespace of `peer`, if that is another one than ours.
     pub elsewhere: Option<i32>,
-    /// Number of the XDP program on it, ours or another's; 0 for none.
+    /// Id of the XDP program on it, of any owner; 0 for none.
     pub xdp: u32,
-    /// Its link-layer address, where it has one as Ethernet does.
+    /// Link-layer address, if it has one of six bytes.
     pub hardware: Option<[u8; 6]>,
-    /// It is of no kind that somebody can make (`IFLA_INFO_KIND`): a network card, or a virtual function of one.
+    /// Whether it has no `IFLA_INFO_KIND`, so was not created by software: a network card, or a virtual function of
+    /// one.
     pub is_card: bool,
 }
 
-/// An address of a device.
+/// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Address {
-    /// The device.
+    /// Index of the interface.
     pub index: u32,
     pub ip: IpAddr,
-    /// Bits of its prefix; all of them where it has no network of its own.
+    /// Prefix length; that of a single address if no network belongs to it.
     pub prefix: u8,
-    /// Valid beyond the link: neither link-local nor host scope.
+    /// Whether the scope is global: neither link-local nor host.
     pub is_global: bool,
-    /// The kernel would choose it as a source: neither secondary nor deprecated nor tentative.
+    /// Whether the kernel would select it as a source: neither secondary, nor deprecated, nor tentative.
     pub is_preferred: bool,
 }
 
-/// One network namespace.
+/// The state of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// By interface index.
+    /// Links by interface index.
     pub links: BTreeMap<u32, Link>,
     pub addresses: Vec<Address>,
-    /// Devices that routes lead to.
+    /// Interfaces that routes lead to.
     pub ways: Ways,
-    /// Devices of pods over those of this namespace.
+    /// Interfaces of pods that no program of this host serves.
     pub hidden: Vec<Hidden>,
 }
 
 impl Address {
-    /// Whether others are reached at the same link: it comes with a network.
+    /// Reports whether a network on the link belongs to the address.
     pub const fn has_network(&self) -> bool {
         self.prefix < if self.ip.is_ipv4() { 32 } else { 128 }
     }
 }
 
 impl View {
-    /// The addresses of a device, in the order in which the kernel tells them.
+    /// Returns the addresses of an interface, in the kernel's order.
     pub fn addresses_of(&self, index: u32) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |address| address.index == index)
     }
 
-    /// The ports of a bridge.
+    /// Returns the ports of a bridge.
     pub fn ports(&self, bridge: u32) -> impl Iterator<Item = &Link> {
         self.links.values().filter(move |link| link.controller == Some(bridge))
     }
 
-    /// The bridge that a device is a port of.
+    /// Returns the bridge that an interface is a port of.
     pub fn bridge_of(&self, link: &Link) -> Option<&Link> {
         let controller = self.links.get(&link.controller?)?;
         (controller.kind == LinkKind::Bridge).then_some(controller)
     }
 
-    /// A link is new or another.
+    /// Adds or updates a link.
     pub fn put_link(&mut self, message: &LinkMessage) {
         let link = link(message);
         drop(self.links.insert(link.index, link));
     }
 
-    /// A link is gone, with its addresses.
+    /// Removes a link with its addresses and routes.
     pub fn remove_link(&mut self, message: &LinkMessage) {
         let index = message.header.index;
         drop(self.links.remove(&index));
@@ -133,7 +134,7 @@ impl View {
         self.ways.forget(index);
     }
 
-    /// An address is new or another.
+    /// Adds or updates an address.
     pub fn put_address(&mut self, message: &AddressMessage) {
         let Some(new) = address(message) else { return };
         let same = |old: &&mut Address| (old.index, old.ip) == (new.index, new.ip);
@@ -143,7 +144,7 @@ impl View {
         }
     }
 
-    /// An address is gone.
+    /// Removes the address of an `RTM_DELADDR` message.
     pub fn remove_address(&mut self, message: &AddressMessage) {
         if let Some(gone) = address(message) {
             self.addresses.retain(|old| (old.index, old.ip) != (gone.index, gone.ip));

@@ -26,34 +26,35 @@ use self::routes::Routes;
 use super::ways::{Asks, Ways};
 use super::{View, hidden, nexthops};
 
-/// Links and addresses are asked for again this often; the kernel says when it dropped events because we are slow.
+/// Interval at which links and addresses are listed again. The kernel reports dropped events, so this only limits other
+/// errors.
 const AGAIN: Duration = Duration::from_secs(30);
-/// After a failure.
+/// Pause after a failure.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Bytes of events that wait for us: those of thousands of pods that come while we have no CPU.
+/// Receive buffer for events, in bytes: enough for those of thousands of pods while the agent gets no CPU.
 const BUFFER: usize = 8 << 20;
-/// Events of routes that are taken in at once: thousands may come, and those of links do not wait for all of them.
+/// Most route events that are handled at once. Thousands may arrive, and link events must not wait for all of them.
 const AT_ONCE: usize = 1_000;
 
 const LINKS: [MulticastGroup; 3] =
     [MulticastGroup::Link, MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
 const ROUTE_GROUPS: [MulticastGroup; 2] = [MulticastGroup::Ipv4Route, MulticastGroup::Ipv6Route];
 
-/// The source of a change, such as a new device that got programs.
+/// How a change was learnt, such as a new interface that got programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ChangeSource {
-    /// The kernel, at once.
+    /// By an event of the kernel, at once.
     Event,
-    /// A list of everything, at the start and every half minute.
+    /// By listing everything, at the start and every half minute.
     List,
-    /// Nobody: it failed before, and was tried again.
+    /// By a retry of something that failed before.
     Retry,
 }
 
 impl ChangeSource {
     pub const ALL: [Self; 3] = [Self::Event, Self::List, Self::Retry];
 
-    /// As metrics name it.
+    /// Returns the name that metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Event => "event",
@@ -63,26 +64,26 @@ impl ChangeSource {
     }
 }
 
-/// The namespace as it is now, and the source of its last change.
+/// The current state of the namespace, and how its last change was learnt.
 pub type Shown = Option<(View, ChangeSource)>;
 
 type Messages = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>;
 
-/// Why the namespace could not be read.
+/// An error of reading the namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No netlink socket.
+    /// A netlink socket could not be opened.
     #[error("netlink socket")]
     Socket(#[from] std::io::Error),
-    /// A question was not answered.
+    /// The kernel did not answer a request for a list.
     #[error("netlink dump")]
     Dump(#[from] rtnetlink::Error),
-    /// The kernel's side ended.
+    /// The netlink connection ended.
     #[error("netlink connection ended")]
     Ended,
 }
 
-/// The namespace as it is now, for who does not follow it. Not from within a runtime.
+/// Returns the current state of the namespace once. Must not be called inside a runtime.
 pub fn look() -> Result<View, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -93,17 +94,18 @@ pub fn look() -> Result<View, Error> {
     })
 }
 
-/// The namespace as far as it is known. It outlives the sockets, which are opened anew where events were dropped.
+/// The known state of the namespace. It outlives the sockets, which are reopened after dropped events.
 #[derive(Debug, Default)]
 struct Seen {
     view: View,
     routes: Routes,
 }
 
-/// Shows the namespace to `views` until nobody looks any more.
+/// Publishes the state of the namespace to `views` until there is no receiver.
 pub async fn run(views: Sender<Shown>) {
     let mut seen = Seen::default();
     while !views.is_closed() {
+        // The last view stays published while the connection is made again.
         if let Err(error) = follow(&views, &mut seen).await {
             warn!(error = %crate::chain(&error), "watching interfaces failed; retrying");
             tokio::time::sleep(PAUSE).await;
@@ -111,9 +113,9 @@ pub async fn run(views: Sender<Shown>) {
     }
 }
 
-/// Ends without an error where the kernel dropped events: those that wait still are older than the next list.
+/// Follows the namespace. Returns `Ok` if the kernel dropped events: those still queued are older than the next list.
 async fn follow(views: &Sender<Shown>, seen: &mut Seen) -> Result<(), Error> {
-    // Apart, so that many routes cost no event of a link, neither those that change nor those that are listed.
+    // Routes have a connection of their own, so that many of them, changed or listed, delay no link event.
     let (mut links, of_links_asks, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
     let (mut routes, of_routes_asks, mut of_routes) =
         rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
@@ -127,7 +129,7 @@ async fn follow(views: &Sender<Shown>, seen: &mut Seen) -> Result<(), Error> {
     result
 }
 
-/// Lets more events wait than `net.core.rmem_max` allows others.
+/// Enlarges a receive buffer beyond `net.core.rmem_max`, if permitted.
 pub(super) fn enlarge(socket: BorrowedFd<'_>) {
     if let Err(error) = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER) {
         debug!(%error, "netlink receive buffer could not be raised");
@@ -143,14 +145,17 @@ async fn show(
     let mut of_objects = nexthops::Changes::follow()?;
     routes.restart();
     loop {
+        // All is listed again from time to time, in case a change came without an event.
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
+        // Not awaited here, because it enters every named network namespace.
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
         loop {
             if routes.is_known() {
                 publish(views, view, source);
             }
+            // Routes are listed beside the events, because a node may have very many.
             routes.begin(of_route_lists, &view.ways);
             source = ChangeSource::Event;
             let (next, is_waiting) = (routes.next(), routes.is_waiting());
@@ -158,6 +163,8 @@ async fn show(
                 biased;
                 message = of_links.next() => {
                     let mut is_whole = apply(view, message.ok_or(Error::Ended)?.0);
+                    // All queued messages are applied before the view is published: each publication makes the agent
+                    // compare all interfaces.
                     while let Ok(message) = of_links.try_recv() {
                         is_whole &= apply(view, message.0);
                     }
@@ -167,6 +174,7 @@ async fn show(
                 }
                 message = of_routes.next() => {
                     let mut asks = apply_route(&mut view.ways, message.ok_or(Error::Ended)?.0);
+                    // Bounded, so that a routing daemon with a full table cannot keep links from being seen.
                     for _ in 1..AT_ONCE {
                         let Ok(message) = of_routes.try_recv() else { break };
                         asks = asks.max(apply_route(&mut view.ways, message.0));
@@ -198,6 +206,7 @@ async fn show(
 
 fn publish(views: &Sender<Shown>, view: &View, source: ChangeSource) {
     views.send_if_modified(|shown| {
+        // Many events change nothing that matters here.
         let differs = shown.as_ref().is_none_or(|(shown, _)| shown != view);
         if differs {
             *shown = Some((view.clone(), source));
@@ -206,7 +215,7 @@ fn publish(views: &Sender<Shown>, view: &View, source: ChangeSource) {
     });
 }
 
-/// Lists all links and addresses of the node as a view.
+/// Lists all links and addresses as a view.
 async fn dump(handle: &Handle) -> Result<View, Error> {
     let mut view = View::default();
     let mut links = handle.link().get().execute();

@@ -1,5 +1,5 @@
-//! The interfaces that routes lead to: by default, by a gateway, and to a network at the link. Routes may name a
-//! nexthop object instead of an interface.
+//! The interfaces that routes lead to: default routes, routes through a gateway, and routes to a network on the link. A
+//! route may name a nexthop object instead of an interface.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -11,23 +11,24 @@ use rtnetlink::{Handle, RouteMessageBuilder};
 
 use super::nexthops::{self, Hop};
 
-/// Devices that routes lead to.
+/// Interfaces that routes lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ways {
-    /// By a default route.
+    /// Interfaces with a default route.
     pub default: BTreeSet<u32>,
-    /// By a route with a gateway, to whatever part of the world.
+    /// Interfaces with a route through a gateway, to any destination.
     pub gateways: BTreeSet<u32>,
-    /// By a route without a gateway that somebody set, to a network: the kernel's own are told by the address.
+    /// Interfaces with a configured route to a network without a gateway. The kernel's own routes are known by the
+    /// address.
     pub networks: BTreeSet<u32>,
 }
 
 /// The consequence of a changed route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Asks {
-    /// Nothing: it leads nowhere new, or not outside.
+    /// None: the route leads nowhere new, or not outside.
     Nothing,
-    /// All routes are to be listed.
+    /// All routes must be listed.
     List,
 }
 
@@ -37,19 +38,19 @@ struct Route {
     is_default: bool,
     is_to_network: bool,
     hops: Vec<Hop>,
-    /// The number of a nexthop object that has the hops.
+    /// Id of the nexthop object that has the hops.
     object: Option<u32>,
 }
 
 impl Ways {
-    /// A device is gone, and its routes with it.
+    /// Removes an interface that is gone, with its routes.
     pub fn forget(&mut self, index: u32) {
         for devices in [&mut self.default, &mut self.gateways, &mut self.networks] {
             devices.remove(&index);
         }
     }
 
-    /// Asks the kernel for all routes.
+    /// Lists all routes of the kernel.
     pub(super) async fn list(handle: &Handle) -> Result<Self, rtnetlink::Error> {
         let (mut ways, mut of_objects) = (Self::default(), Vec::new());
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
@@ -58,6 +59,7 @@ impl Ways {
             let mut routes = handle.route().get(question).execute();
             while let Some(message) = routes.try_next().await? {
                 let Some(route) = route(&message) else { continue };
+                // A route with a nexthop object names no interface itself, unless the kernel adds the object's hops.
                 match route.object.filter(|_| route.hops.is_empty()) {
                     None => ways.add(&route),
                     Some(object) => of_objects.push((route, object)),
@@ -65,7 +67,7 @@ impl Ways {
             }
         }
         if !of_objects.is_empty() {
-            // Seldom are there any; those that cannot be read lead nowhere.
+            // Routes by nexthop objects are rare; those whose object cannot be read lead nowhere.
             let objects = tokio::task::spawn_blocking(nexthops::list).await;
             let objects: BTreeMap<u32, Vec<Hop>> =
                 objects.ok().and_then(Result::ok).unwrap_or_default();
@@ -90,7 +92,7 @@ impl Ways {
         }
     }
 
-    /// A route is new: one that leads where others do changes nothing.
+    /// Applies a new route. One that leads where others do changes nothing.
     pub(super) fn learn(&mut self, message: &RouteMessage) -> Asks {
         match route(message) {
             Some(route) if route.hops.is_empty() => Asks::List,
@@ -102,7 +104,7 @@ impl Ways {
         }
     }
 
-    /// A route is gone: others may lead where it led.
+    /// Applies the removal of a route. Others may still lead where it did, so a list is needed.
     pub(super) fn unlearn(message: &RouteMessage) -> Asks {
         let may_matter = |route: &Route| {
             route.is_default
@@ -114,14 +116,14 @@ impl Ways {
     }
 }
 
-/// The content of a route for packets to one machine; nothing of other kinds.
+/// Parses a unicast route; `None` for other types.
 fn route(message: &RouteMessage) -> Option<Route> {
     if message.header.kind != RouteType::Unicast {
         return None;
     }
     let header = &message.header;
     let length = header.destination_prefix_length;
-    // A route to one machine is that of a pod, of which there are many; `/32` and `/128`.
+    // Routes to single addresses (`/32`, `/128`) are those of pods, of which there are many.
     let whole = if header.address_family == AddressFamily::Inet6 { 128 } else { 32 };
     let mut route = Route {
         is_default: length == 0,
@@ -188,7 +190,7 @@ mod tests {
         assert_eq!((found.learn(&local), found.default.contains(&7)), (Asks::Nothing, false));
     }
 
-    /// A card of a private network may have no address: the node's is on `lo`.
+    /// An interface to a private network may have no address, because the node's address is on `lo`.
     #[test]
     fn routes_to_networks_without_a_gateway_count_and_those_to_one_machine_do_not() {
         let mut found = Ways::default();

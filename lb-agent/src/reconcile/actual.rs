@@ -1,7 +1,7 @@
-//! Taking over from an earlier run: the maps are the only record, and they are not trusted blindly.
+//! Takes over the maps of an earlier run. They are the only record of it, and are checked before use.
 //!
-//! Their entries become *orphans*, one per service identity. A plan that asks for the `ClusterIP` of an orphan takes
-//! it over with its identity, its rows (and so their epochs) and its sets, where those are sound.
+//! Their entries become *orphans*, one for each service id. A plan with the `ClusterIP` of an orphan takes it over with
+//! its id, its rows (and thus their epochs) and its sets, as far as they are sound.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,18 +25,18 @@ use crate::plan::{FrontendKind, PortKey, PortPlan, ServiceName};
 #[derive(Clone, Debug, Default)]
 pub struct Actual {
     pub services: Vec<(Frontend, Service)>,
-    /// `BACKENDS` from row 0 to the last that was ever used.
+    /// `BACKENDS` from row 0 to the last row that was ever used.
     pub backends: Vec<Backend>,
-    /// `MAGLEV` from line 0 to the last in use.
+    /// `MAGLEV` from line 0 to the last line in use.
     pub lines: Vec<Line>,
-    /// `SOURCE_RANGES`: length in bits, and prefix.
+    /// `SOURCE_RANGES`: prefix length in bits (the service included), and prefix.
     pub sources: Vec<(u32, Source)>,
-    /// Element 0 of `SETTINGS`.
+    /// The slot of `SETTINGS` in use.
     pub settings: Settings,
 }
 
 impl Actual {
-    /// Lines of `MAGLEV` that the services use: how far to read.
+    /// Returns how many lines of `MAGLEV` the services use, from the first one.
     pub fn lines_in_use(services: &[(Frontend, Service)]) -> u32 {
         let sets = services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
         sets.map(|set| set.line.saturating_add(set.lines())).max().unwrap_or(0)
@@ -48,12 +48,12 @@ impl Actual {
         Some((selection::members(set, lines), lines))
     }
 
-    /// The rows of a set as the agent would have written it for this service; nothing if it is damaged.
+    /// Returns the rows of a set if it is what the agent would have written for this service; `None` if it is damaged.
     pub(crate) fn sound_members(&self, id: ServiceId, set: Set) -> Option<Vec<BackendId>> {
         self.sound(id, set).map(|members| members.ids)
     }
 
-    /// The set as the agent would have written it for this service, or nothing.
+    /// Returns a set with its rows if it is what the agent would have written for this service.
     fn sound(&self, id: ServiceId, set: Set) -> Option<Members> {
         if set != selection::shape(set.line, set.members) {
             return None;
@@ -65,13 +65,14 @@ impl Actual {
         };
         let members: Vec<(Endpoint, BackendId)> =
             ids.iter().map(endpoint).collect::<Option<_>>()?;
+        // Recomputed and compared as a whole: an interrupted run may have written only a part of the lines.
         (selection::lines(&members) == lines).then_some(Members { set, ids })
     }
 }
 
 impl Reconciler {
-    /// A mirror over maps that an earlier run filled, where no packet is under way any more that was when that run
-    /// ended: what it had just given up is free.
+    /// Makes a mirror of maps that an earlier run filled. No packet that was under way when that run ended may be under
+    /// way any more: entries in their grace period then count as free.
     pub fn adopt(limits: Limits, actual: Actual, now: Duration) -> Self {
         let mut orphans = orphans(&actual);
         let mut owned = BTreeMap::new();
@@ -80,9 +81,11 @@ impl Reconciler {
         let stray_rows = give_rows(&actual, &mut orphans);
         let ranges = owned.into_keys().collect();
         let sources = Sources::new(actual.sources.iter().copied());
+        // A service may have source ranges and no other entry left; they too must be freed if no plan claims them.
         for id in sources.services() {
             orphans.entry(id).or_insert_with(Port::orphan);
         }
+        // A new Service must not get a number that any entry still has.
         let services = actual.services.iter().map(|(_, service)| service.id);
         let highest = services.chain(orphans.keys().copied()).max().unwrap_or(0);
         let kept = kept::of(actual.services.iter().map(|(frontend, service)| (frontend, service)));
@@ -108,8 +111,9 @@ impl Reconciler {
         reconciler
     }
 
-    /// The identity that an earlier run gave to the service of this plan.
+    /// Returns the id that an earlier run gave to the service of this plan.
     pub(super) fn match_orphan(&self, plan: &PortPlan) -> Option<ServiceId> {
+        // A ClusterIP belongs to one Service; other addresses can pass from one to another.
         let own = plan.frontends.iter().filter(|plan| plan.kind == FrontendKind::ClusterIp);
         let entry = own.map(|own| key(own, plan.key.protocol));
         let service = entry.filter_map(|frontend| self.frontends.get(&frontend));
@@ -119,7 +123,7 @@ impl Reconciler {
         service.filter(mine).map(|service| service.id).find(|id| self.orphans.contains_key(id))
     }
 
-    /// Rows and sets that are left over: they go with the orphans nobody asks for.
+    /// Keeps rows and sets without a service as orphans, so that they are freed with the orphans that no plan claims.
     fn keep_strays(&mut self, rows: Vec<BackendId>, sets: Vec<Set>) {
         let row = |row: BackendId| {
             let backend = self.rows.get(row);
@@ -136,7 +140,7 @@ impl Reconciler {
         }
     }
 
-    /// Ends what nobody asked for.
+    /// Abandons the orphans that no plan has claimed.
     pub(super) fn abandon_orphans(&mut self, now: Duration, transaction: &mut Transaction) {
         for (id, orphan) in std::mem::take(&mut self.orphans) {
             self.abandon(id, &orphan, now, transaction);
@@ -145,7 +149,7 @@ impl Reconciler {
 }
 
 impl Port {
-    /// The port of a service before somebody asks for it.
+    /// Makes an orphan without entries.
     fn orphan() -> Self {
         Self {
             plan: PortPlan {
@@ -165,7 +169,7 @@ impl Port {
     }
 }
 
-/// One orphan per identity, with the sets of its newest entry.
+/// Returns an orphan for each service id, with the sets of its newest entry.
 fn orphans(actual: &Actual) -> BTreeMap<ServiceId, Port> {
     let mut newest: BTreeMap<ServiceId, &Service> = BTreeMap::new();
     let is_live = |service: &&Service| {
@@ -173,6 +177,7 @@ fn orphans(actual: &Actual) -> BTreeMap<ServiceId, Port> {
     };
     for service in actual.services.iter().map(|(_, service)| service).filter(is_live) {
         let place = newest.entry(service.id).or_insert(service);
+        // Generations wrap round, so the signed difference tells which is newer.
         if service.generation.wrapping_sub(place.generation).cast_signed() > 0 {
             *place = service;
         }
@@ -187,14 +192,15 @@ fn orphans(actual: &Actual) -> BTreeMap<ServiceId, Port> {
     newest.into_iter().map(orphan).collect()
 }
 
-/// Lines in use, and by which set.
+/// Ranges of lines in use, with their sets.
 type Owned = BTreeMap<Range, Set>;
 
-/// Enters a set, unless it is empty or its lines overlap those of another.
+/// Enters a set, unless it is empty or its lines overlap those of another set.
 fn own(owned: &mut Owned, set: Set) -> bool {
     let Some(range) = (Members { set, ids: Vec::new() }).range() else {
         return false;
     };
+    // The sets are ordered and do not overlap, so only both neighbours can touch a new one.
     let before = owned.range(..range).next_back().map(|(before, _)| before);
     let after = owned.range(range..).next().map(|(after, _)| after);
     let is_free = before.is_none_or(|before| before.line + before.lines <= range.line)
@@ -202,9 +208,10 @@ fn own(owned: &mut Owned, set: Set) -> bool {
     is_free && owned.insert(range, set).is_none()
 }
 
-/// Enters the sets of orphans. One whose lines overlap another's is given up: it will be built anew.
+/// Enters the sets of orphans. A set whose lines overlap those of another is dropped, and will be built again.
 fn own_sets(orphans: &mut BTreeMap<ServiceId, Port>, owned: &mut Owned) {
     for port in orphans.values_mut() {
+        // Sets with the same members are stored once.
         let is_shared = port.cluster.set == port.local.set;
         if !own(owned, port.cluster.set) {
             port.cluster = Members::default();
@@ -217,18 +224,20 @@ fn own_sets(orphans: &mut BTreeMap<ServiceId, Port>, owned: &mut Owned) {
     }
 }
 
-/// Sets that some entry still names though its service has newer ones: an earlier run ended between two writes.
+/// Returns the sets that an entry still refers to although its service has newer ones: an earlier run ended between two
+/// writes.
 fn stray_sets(actual: &Actual, owned: &mut Owned) -> Vec<Set> {
     let sets = actual.services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
     sets.filter(|set| own(owned, *set)).collect()
 }
 
-/// Hands each row to the orphan of its service. If two rows have one endpoint, the one in a set is kept.
+/// Assigns each row to the orphan of its service. If two rows have the same endpoint, the one in a set is kept.
 fn give_rows(actual: &Actual, orphans: &mut BTreeMap<ServiceId, Port>) -> Vec<BackendId> {
     let mut strays = Vec::new();
     for (id, row) in (0_u32..).zip(&actual.backends).skip(1).filter(|(_, row)| row.service != 0) {
         let port = orphans.entry(row.service).or_insert_with(Port::orphan);
         let endpoint = Endpoint::new(row.ip, row.port);
+        // An interrupted run can leave two rows for one endpoint. Flows may use either, so neither is freed now.
         if let Some(other) = port.rows.insert(endpoint, id) {
             let in_set = |row| port.cluster.ids.contains(&row) || port.local.ids.contains(&row);
             let stray = if in_set(other) { id } else { other };

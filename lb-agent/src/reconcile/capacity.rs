@@ -1,8 +1,7 @@
-//! Where room ends: the oldest services are served, the newest are refused by name and wait.
+//! Capacity: if a map is full, the oldest services are served; the newest ones are refused by name and wait.
 //!
-//! A port that finds no room sends younger ones away, the youngest first, and comes in when theirs is free. Nobody
-//! is sent away in vain: not for a port that would not fit even then. A little room is left to those
-//! that are served already, for their changes.
+//! A port without room displaces younger ones, the youngest first, and is placed when their room is free. Ports are
+//! displaced only if that makes enough room. A reserve is left to ports that are already served, for their changes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,23 +11,23 @@ use lb_common::maps::name;
 use super::{Op, Outcome, Reconciler, Transaction};
 use crate::plan::{PortKey, PortPlan};
 
-/// The part of a map that only changes of what is served may use.
+/// The reserve is this fraction (1/16) of a map.
 const RESERVE: usize = 16;
 
-/// Room in the maps.
+/// Capacity of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Entries of `SERVICES`.
+    /// Entries of `SERVICES`, markers included.
     pub services: u32,
     /// Rows of `BACKENDS`, the unused row 0 included.
     pub backends: u32,
-    /// Lines of `MAGLEV`.
+    /// Lines of `MAGLEV`, 64 bytes each.
     pub lines: u32,
     /// Entries of `SOURCE_RANGES`.
     pub sources: u32,
 }
 
-/// Why a service port is not served, or still as it was before its last change.
+/// The reason why a service port is not served, or as before its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// `SERVICES` is full.
@@ -42,7 +41,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The map to make larger.
+    /// Returns the map that should be larger.
     pub const fn map(self) -> &'static str {
         match self {
             Self::Services => name::SERVICES,
@@ -53,18 +52,18 @@ impl Refusal {
     }
 }
 
-/// Entries in use, for metrics: what the mirror knows without asking the kernel.
+/// Entries in use, for metrics: from the mirror, without reading the maps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     pub services: usize,
     pub backends: usize,
-    /// `MAGLEV`.
+    /// Lines of `MAGLEV`.
     pub lines: usize,
     pub sources: usize,
 }
 
 impl Limits {
-    /// Room that new ports must leave, of this much.
+    /// Returns how much of a capacity new ports must leave free.
     pub(super) const fn reserve(limit: u32, is_new: bool) -> usize {
         if is_new { limit as usize / RESERVE } else { 0 }
     }
@@ -73,19 +72,19 @@ impl Limits {
 /// The room that a port lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lack {
-    /// The map, and the count that it lacks.
+    /// The map that is full.
     pub(super) refusal: Refusal,
-    /// Entries it needs beside those it has.
+    /// Entries that the port needs besides those it has.
     pub(super) needed: usize,
-    /// Entries it would need if it had none.
+    /// Entries that the port would need if it had none.
     pub(super) whole: usize,
 }
 
-/// The order in which ports get room.
+/// The order in which ports get room: age, then key.
 type Seniority = ((i64, String), PortKey);
 
 impl Reconciler {
-    /// Sends younger ports away until there will be room for `plan`, which lacks it. Says whether room is coming.
+    /// Removes younger ports until `plan` will have room. Returns whether room will become free.
     pub(super) fn make_room(
         &mut self,
         plan: &PortPlan,
@@ -95,25 +94,25 @@ impl Reconciler {
     ) -> bool {
         let Lack { refusal, needed, whole } = lack;
         let coming = self.coming(refusal, transaction);
-        // Rows or ranges in their grace period will do: removing a younger port would not be faster.
+        // Entries in their grace period are enough: removing a younger port would not be faster.
         if coming >= needed && self.is_giving(refusal) {
             return true;
         }
         let own = self.ids.get(&plan.key).and_then(|id| self.ports.get(id));
         let own = own.map_or(0, |port| port.holds(refusal));
-        // The youngest of all has no one to displace.
+        // The youngest port has none to displace.
         if plan.age > self.youngest && own == 0 {
             return false;
         }
         let mut younger = self.younger(plan, refusal);
         let room = coming + younger.values().sum::<usize>();
-        // Beside what is used, or in its place: a port may have to leave in order to come back changed.
+        // A port may fit only in place of its own entries: it must be removed in order to return changed.
         let must_leave = room < needed && own > 0 && room + own >= whole;
         if !must_leave && (younger.is_empty() || room < needed) {
             return false;
         }
         let mut room = coming;
-        // One goes at least: what is free may lie in pieces that are too short.
+        // At least one port is removed: free lines may be in pieces that are too short.
         while let Some(((_, key), held)) = younger.pop_last() {
             self.send_away(&key, refusal, now, transaction);
             room += held;
@@ -127,7 +126,7 @@ impl Reconciler {
         true
     }
 
-    /// Ports that are younger than `plan` and have some of what it lacks, and how much.
+    /// Returns the ports that are younger than `plan` and hold entries of the full map, with their number.
     fn younger(&self, plan: &PortPlan, refusal: Refusal) -> BTreeMap<Seniority, usize> {
         let mine = (&plan.age, &plan.key);
         let younger = self.ports.values().filter(|port| port.seniority() > mine);
@@ -137,11 +136,12 @@ impl Reconciler {
             .collect()
     }
 
-    /// Entries that are free, or will be without anybody's doing.
+    /// Returns the entries that are free, or will be without displacing a port.
     fn coming(&self, refusal: Refusal, transaction: &Transaction) -> usize {
         let limits = self.limits;
         match refusal {
             Refusal::Services => {
+                // Entries that this transaction will remove are still counted as used.
                 let going = transaction.dirty.iter();
                 let going = going.filter(|frontend| self.frontends.is_going(frontend)).count();
                 (limits.services as usize + going).saturating_sub(self.frontends.used())
@@ -160,7 +160,7 @@ impl Reconciler {
         }
     }
 
-    /// Takes a port's room; it is refused from now on.
+    /// Removes a port; it counts as refused from now on.
     fn send_away(
         &mut self,
         key: &PortKey,
@@ -176,9 +176,10 @@ impl Reconciler {
         drop(self.refused.insert(key.clone(), (refusal, plan)));
     }
 
-    /// Tries the refused ports again, oldest first, if something became free. While one of them waits for room
-    /// that is coming, those that are younger wait too.
+    /// Retries refused ports, oldest first, if room became free. If one of them waits for room, the younger ones wait
+    /// too.
     pub(super) fn retry(&mut self, now: Duration) -> Vec<Op> {
+        // Without freed room every attempt would fail again.
         if !std::mem::take(&mut self.has_room) || self.refused.is_empty() {
             return Vec::new();
         }
@@ -190,6 +191,7 @@ impl Reconciler {
         let mut waits = false;
         for (refusal, plan) in waiting {
             if waits {
+                // A younger port must not take the room that an older one waits for.
                 self.refused.entry(plan.key.clone()).or_insert((refusal, plan));
             } else {
                 waits = self.put(plan, now, &mut transaction) == Outcome::Waits;

@@ -1,27 +1,27 @@
-//! Frontends that several services claim: the oldest has them, and the others are reported.
+//! Frontends that several services claim: the oldest service gets them, and the others are reported (contract 1.6).
 
 use lb_common::service::Frontend;
 
 use super::{Port, Reconciler};
 use crate::plan::PortKey;
 
-/// A frontend that several services ask for.
+/// A frontend that several services claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub frontend: Frontend,
-    /// The port that has it: the oldest.
+    /// The port that has the frontend: the oldest.
     pub winner: PortKey,
-    /// The ports that would take over, oldest first.
+    /// The other ports, oldest first.
     pub losers: Vec<PortKey>,
 }
 
 impl Reconciler {
-    /// How many frontends several services ask for.
+    /// Returns the number of frontends that several services claim.
     pub fn contested(&self) -> usize {
         self.frontends.contested().len()
     }
 
-    /// The frontends that several services ask for.
+    /// Returns the frontends that several services claim.
     pub fn conflicts(&self) -> Vec<Conflict> {
         let conflict = |frontend: Frontend| {
             let mut ports: Vec<&Port> = self.claimants(frontend).collect();

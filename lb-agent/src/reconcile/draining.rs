@@ -1,4 +1,4 @@
-//! Frontends of services that left, kept for as long as flows go there.
+//! Frontends of removed services, kept while flows use them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use super::{GRACE, Op, Reconciler};
 impl Reconciler {
     /// Removes the draining frontends that no flow uses.
     ///
-    /// `live` are those of [`Reconciler::leaving`] that flows go to, whichever service
-    /// had the frontend when a flow began: it may have passed to another since. `began`
-    /// is when the look at the flows began: younger ones may have flows it missed.
+    /// `live` are those of [`Reconciler::leaving`] with flows, whichever service had the frontend when a flow began (it
+    /// may have passed to another one since). `began` is the time when reading the flows began: frontends that began to
+    /// drain later may have flows that were missed.
     pub fn remove_drained(
         &mut self,
         now: Duration,
@@ -20,6 +20,7 @@ impl Reconciler {
         live: &BTreeSet<Frontend>,
     ) -> Vec<Op> {
         let mut ops = Vec::new();
+        // A packet that read the entry before it drained may still create a flow during the grace period.
         let old = |since: Duration| since + GRACE <= began;
         let dead = self.frontends.draining().filter(|(_, since)| old(*since));
         let dead = dead.filter(|(frontend, _)| !live.contains(frontend));
@@ -33,7 +34,7 @@ impl Reconciler {
         ops
     }
 
-    /// Frontends whose flows are asked for by [`Reconciler::remove_drained`].
+    /// Returns the draining frontends, for [`Reconciler::remove_drained`].
     pub fn leaving(&self) -> BTreeSet<Frontend> {
         self.frontends.draining().map(|(frontend, _)| *frontend).collect()
     }

@@ -1,7 +1,7 @@
 //! The entries of `SERVICES`: which services claim a frontend, which one has it, and what is written.
 //!
-//! A frontend that several services claim goes to the oldest of them; the others wait. An entry that no service claims
-//! any more stays as a draining one while TCP flows may still use it.
+//! A frontend that several services claim goes to the oldest of them. An entry that no service claims any more stays as
+//! a draining one while TCP flows may still use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,24 +14,24 @@ use super::Op;
 use super::ranges::{Ranges, decrement};
 use crate::plan::{FrontendKind, FrontendPlan};
 
-/// Claims, draining frontends and a mirror of `SERVICES`.
+/// Claims, draining frontends, and a mirror of `SERVICES`.
 #[derive(Debug, Default)]
 pub(super) struct Frontends {
     written: BTreeMap<Frontend, Service>,
     claims: BTreeSet<(Frontend, ServiceId)>,
-    /// Frontends that more than one service asks for.
+    /// Frontends that more than one service claims.
     contested: BTreeSet<Frontend>,
-    /// Claimed or marked, and not written yet.
+    /// Entries that are claimed, or markers that are needed, and not written yet.
     unwritten: BTreeSet<Frontend>,
-    /// Claims of each address as a `ClusterIP`.
+    /// Number of claims on each address as a `ClusterIP`.
     addresses: BTreeMap<Ip, u32>,
-    /// When each frontend began to drain.
+    /// Time when each frontend began to drain.
     draining: BTreeMap<Frontend, Duration>,
     pub(super) ranges: Ranges,
 }
 
 impl Frontends {
-    /// From what the map holds, and the settings beside it.
+    /// Makes the mirror from the content of the map, and the settings.
     pub(super) fn new(
         written: BTreeMap<Frontend, Service>,
         settings: &Settings,
@@ -42,32 +42,33 @@ impl Frontends {
         for (frontend, service) in written.iter().filter(|(_, service)| !is_mark(service)) {
             ranges.add(frontend, service);
         }
+        // The time of an earlier run is not known, so their grace period starts again.
         let leaving = written.iter().filter(|(_, service)| service.flags.has(Flags::LEAVING));
         let draining = leaving.map(|(frontend, _)| (*frontend, now)).collect();
         Self { written, draining, ranges, ..Self::default() }
     }
 
-    /// The entry that is written for a frontend.
+    /// Returns the written entry of a frontend.
     pub(super) fn get(&self, frontend: &Frontend) -> Option<&Service> {
         self.written.get(frontend)
     }
 
-    /// Everything written.
+    /// Returns all written entries.
     pub(super) const fn written(&self) -> &BTreeMap<Frontend, Service> {
         &self.written
     }
 
-    /// Entries that are gone for new packets, and since when.
+    /// Returns the draining frontends, with the time when each began to drain.
     pub(super) fn draining(&self) -> impl Iterator<Item = (&Frontend, Duration)> {
         self.draining.iter().map(|(frontend, since)| (frontend, *since))
     }
 
-    /// Entries that the map has to hold: those written, and those that are claimed.
+    /// Returns the number of entries that the map must hold: written and claimed ones.
     pub(super) fn used(&self) -> usize {
         self.written.len() + self.unwritten.len()
     }
 
-    /// Entries that `plans` add to these if they are claimed as well.
+    /// Returns how many entries `plans` would add.
     pub(super) fn missing(&self, id: ServiceId, plans: &BTreeMap<Frontend, FrontendPlan>) -> usize {
         let is_there = |it: &Frontend| self.written.contains_key(it) || self.unwritten.contains(it);
         let is_mine = |it: &Frontend| self.claims.contains(&(*it, id));
@@ -78,14 +79,14 @@ impl Frontends {
         new + marks.iter().filter(|mark| !is_there(mark)).count()
     }
 
-    /// Whether an entry will be removed for want of a claim.
+    /// Reports whether an entry will be removed because no service claims it.
     pub(super) fn is_going(&self, frontend: &Frontend) -> bool {
         self.written.contains_key(frontend)
             && self.claimants(*frontend).next().is_none()
             && self.unclaimed(frontend).is_none()
     }
 
-    /// Claims a frontend for a service. The entries to write are added to `dirty`.
+    /// Claims a frontend for a service. Entries to be written are added to `dirty`.
     pub(super) fn claim(
         &mut self,
         frontend: Frontend,
@@ -96,6 +97,7 @@ impl Frontends {
         self.touch(frontend, dirty);
         let is_new = self.claims.insert((frontend, id));
         self.count(frontend);
+        // The marker of the address, which refuses its other ports, stays while a port claims the address.
         if is_new && kind == FrontendKind::ClusterIp {
             *self.addresses.entry(frontend.ip).or_default() += 1;
             self.touch(Frontend::cluster_address(frontend.ip), dirty);
@@ -109,7 +111,7 @@ impl Frontends {
         }
     }
 
-    /// Takes a claim back.
+    /// Withdraws a service's claim. Entries to be written are added to `dirty`.
     pub(super) fn release(
         &mut self,
         frontend: Frontend,
@@ -120,18 +122,19 @@ impl Frontends {
         dirty.insert(frontend);
         let was_there = self.claims.remove(&(frontend, id));
         self.count(frontend);
+        // The marker of the address goes with its last port.
         if was_there && kind == FrontendKind::ClusterIp {
             dirty.insert(Frontend::cluster_address(frontend.ip));
             decrement(&mut self.addresses, &frontend.ip);
         }
     }
 
-    /// The services that ask for a frontend.
+    /// Returns the services that claim a frontend.
     pub(super) fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = ServiceId> {
         self.claims.range((frontend, 0)..=(frontend, ServiceId::MAX)).map(|(_, id)| *id)
     }
 
-    /// Frontends that more than one service asks for.
+    /// Returns the frontends that more than one service claims.
     pub(super) const fn contested(&self) -> &BTreeSet<Frontend> {
         &self.contested
     }
@@ -144,12 +147,13 @@ impl Frontends {
         }
     }
 
-    /// The entry of a frontend without a claim: the marker of an address, a draining frontend, or nothing.
+    /// Returns the entry of a frontend without a claim: the marker of a `ClusterIP`, a draining frontend, or none.
     pub(super) fn unclaimed(&self, frontend: &Frontend) -> Option<Service> {
         if *frontend == Frontend::cluster_address(frontend.ip) {
             let mark = Service { flags: Flags::ADDRESS, ..Service::default() };
             return self.addresses.contains_key(&frontend.ip).then_some(mark);
         }
+        // Only TCP flows continue after the removal; datagrams look up their frontend again (contract 5).
         let service = self.written.get(frontend).filter(|_| frontend.protocol == Protocol::TCP)?;
         let none = Set::default();
         let kind = service.flags.0 & (Flags::EXTERNAL.0 | Flags::NODE_PORT.0);
@@ -157,9 +161,10 @@ impl Frontends {
         Some(Service { flags, affinity: 0, cluster: none, local: none, ..*service })
     }
 
-    /// Writes what the `dirty` entries should be: what `winner` says.
+    /// Writes the `dirty` entries, as `winner` returns them.
     ///
-    /// The settings grow before the first entry that needs them and shrink after the last.
+    /// The settings grow before the first entry that needs them and shrink after the last one, so a packet never finds
+    /// an entry that the settings exclude.
     pub(super) fn write_winners(
         &mut self,
         (dirty, now): (&BTreeSet<Frontend>, Duration),
@@ -171,6 +176,7 @@ impl Frontends {
             dirty.iter().map(|frontend| (*frontend, winner(self, *frontend))).collect();
         let changes: Vec<_> = changes
             .into_iter()
+            // An entry that is already as it should be costs no system call.
             .filter(|(frontend, service)| self.written.get(frontend) != service.as_ref())
             .collect();
         for (frontend, service) in &changes {
@@ -183,7 +189,8 @@ impl Frontends {
         self.unwritten.retain(|frontend| !dirty.contains(frontend));
     }
 
-    /// Services before marks; marks go first when they go.
+    /// Writes changes in an order that is safe for packets: a marker of a `ClusterIP` refuses its unknown ports, so it
+    /// is written after the services and removed before them.
     fn write(&mut self, changes: &[(Frontend, Option<Service>)], now: Duration, ops: &mut Vec<Op>) {
         let marks = |mark: bool| {
             changes.iter().filter(move |(frontend, _)| (frontend.port == WirePort::NONE) == mark)
@@ -201,10 +208,12 @@ impl Frontends {
             if let Some(old) = old.filter(|old| !is_mark(old)) {
                 self.ranges.remove(frontend, &old);
                 if service.is_none_or(|service| service.id != old.id) {
+                    // The count tells packets that the frontend of their flow may belong to another Service now.
                     self.ranges.count_removal();
                 }
             }
             if service.is_some_and(|service| service.flags.has(Flags::LEAVING)) {
+                // The first time counts: an entry that is written again keeps its deadline.
                 self.draining.entry(*frontend).or_insert(now);
             } else {
                 self.draining.remove(frontend);
@@ -212,13 +221,13 @@ impl Frontends {
         }
     }
 
-    /// Removes drained frontends.
+    /// Removes these draining frontends from the map.
     pub(super) fn remove_drained(&mut self, frontends: &[Frontend], ops: &mut Vec<Op>) {
         let changes: Vec<_> = frontends.iter().map(|frontend| (*frontend, None)).collect();
         self.write(&changes, Duration::ZERO, ops);
     }
 
-    /// Brings the settings up to date with the entries.
+    /// Updates the settings that depend on the entries.
     pub(super) fn update(&mut self, settings: &mut Settings, ops: &mut Vec<Op>) {
         let services = self.ranges.derive();
         if services != settings.services {
@@ -232,7 +241,7 @@ const fn is_mark(service: &Service) -> bool {
     service.flags.has(Flags::ADDRESS)
 }
 
-/// The key of a planned frontend.
+/// Returns the key of a planned frontend.
 pub(super) const fn key(plan: &FrontendPlan, protocol: Protocol) -> Frontend {
     let ip = super::wire(plan.ip);
     let port = WirePort::new(plan.port);

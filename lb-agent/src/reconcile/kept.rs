@@ -1,5 +1,5 @@
-//! `ClusterIP`s that are addresses of this node with a listener of
-//! its own, such as that of `NodeLocal` `DNSCache`: left to that.
+//! `ClusterIP`s that are addresses of this node and on which a process listens, such as `NodeLocal DNSCache`: packets
+//! to them are left to the process.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use lb_common::service::{Flags, Frontend, Service};
 use super::{Op, Reconciler, Transaction};
 
 impl Reconciler {
-    /// The ClusterIPs among these addresses, with each port of them that is served.
+    /// Returns the served `ClusterIP` frontends at these addresses.
     pub fn cluster_frontends(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Frontend> {
         let written = self.frontends.written();
         let of = |ip: &Ip| {
@@ -24,25 +24,26 @@ impl Reconciler {
         all.filter(|(_, service)| is_asked(service)).map(|(frontend, _)| *frontend).collect()
     }
 
-    /// Leaves these frontends to processes of this node, and serves those again
-    /// that are none of them any more. Call it once all Services are known.
+    /// Leaves these frontends to processes of this node, and serves the others again. Call it once all Services are
+    /// known.
     pub fn keep(&mut self, now: Duration, kept: BTreeSet<Frontend>) -> Vec<Op> {
         if kept == self.kept {
             return Vec::new();
         }
+        // The marker of the address carries the flag of its ports, so it is written again as well.
         let changed = kept.symmetric_difference(&self.kept);
         let dirty = changed.flat_map(|it| [*it, Frontend::cluster_address(it.ip)]).collect();
         self.kept = kept;
         self.finish(now, Transaction { dirty, ..Transaction::default() })
     }
 
-    /// The frontends that are left to processes of this node.
+    /// Returns the frontends that are left to processes of this node.
     pub const fn kept(&self) -> &BTreeSet<Frontend> {
         &self.kept
     }
 }
 
-/// Those that an earlier run left to processes of this node.
+/// Returns the frontends that an earlier run left to processes of this node.
 pub(super) fn of<'a>(
     written: impl IntoIterator<Item = (&'a Frontend, &'a Service)>,
 ) -> BTreeSet<Frontend> {
@@ -51,7 +52,8 @@ pub(super) fn of<'a>(
     ports.map(|(frontend, _)| *frontend).collect()
 }
 
-/// The entry of a frontend, with [`Flags::HOST`] where it is left to a process.
+/// Adds [`Flags::HOST`] to an entry that is left to a process. A marker of a `ClusterIP` gets it if any of its ports
+/// is.
 pub(super) fn marked(kept: &BTreeSet<Frontend>, frontend: Frontend, service: Service) -> Service {
     let is_kept = if service.flags.has(Flags::ADDRESS) {
         kept.range(frontend..).next().is_some_and(|first| first.ip == frontend.ip)

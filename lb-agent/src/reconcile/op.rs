@@ -5,48 +5,48 @@ use std::collections::BTreeSet;
 use lb_common::config::Settings;
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, ServiceId, Source};
 
-/// One write, to be applied in the order given.
+/// A map write. The order of operations matters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// The settings in use.
+    /// Writes the settings into the slot that is not in use, and switches to it.
     PutSettings(Box<Settings>),
-    /// A row of `BACKENDS`.
+    /// Writes a row of `BACKENDS`.
     PutBackend { id: BackendId, row: Backend },
-    /// Lines of `MAGLEV`.
+    /// Writes lines of `MAGLEV`.
     WriteLines {
-        /// The first.
+        /// Index of the first line.
         line: u32,
-        /// Content of it and those after it.
+        /// Content of that line and the following ones.
         lines: Vec<Line>,
     },
     /// Adds a prefix to `SOURCE_RANGES`.
     PutSource {
-        /// Length of the prefix in bits, those of the service included.
+        /// Prefix length in bits, those of the service id included.
         bits: u32,
-        /// Service and network address.
+        /// Service id and network address.
         source: Source,
     },
     /// Removes a prefix from `SOURCE_RANGES`.
     RemoveSource {
-        /// Length of the prefix in bits, those of the service included.
+        /// Prefix length in bits, those of the service id included.
         bits: u32,
-        /// Service and network address.
+        /// Service id and network address.
         source: Source,
     },
-    /// An entry of `SERVICES`.
+    /// Writes an entry of `SERVICES`.
     PutService {
-        /// Key.
+        /// Key of the entry.
         frontend: Frontend,
-        /// Value.
+        /// Value of the entry.
         service: Service,
     },
     /// Removes an entry of `SERVICES`.
     RemoveService {
-        /// Key.
+        /// Key of the entry.
         frontend: Frontend,
     },
-    /// Removes from `AFFINITY` what it remembers of the clients of services that are gone or have no affinity any more.
+    /// Removes the clients of services that are gone or have no affinity any more from `AFFINITY`.
     ///
-    /// One operation for all: each is a walk through the map.
+    /// All services are in one operation, because each takes a walk through the map.
     ForgetClients { services: BTreeSet<ServiceId> },
 }

@@ -1,4 +1,4 @@
-//! One service port in the mirror: its rows, its two sets, and how a new plan replaces the old one.
+//! A service port in the mirror: its rows, its two sets, and how a new plan replaces the current one.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::rows_by_endpoint::RowsByEndpoint;
 use super::{GRACE, Range, Reconciler, Refusal, Transaction};
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
-/// The outcome of a plan.
+/// The result of placing a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is programmed.
+    /// The plan is programmed.
     Placed,
-    /// It waits for room that is coming.
+    /// The plan waits for room that will become free.
     Waits,
-    /// There is no room.
+    /// There is no room, and none will become free.
     Refused,
 }
 
-/// The state that is programmed for one service port.
+/// The programmed state of a service port.
 #[derive(Debug)]
 pub(super) struct Port {
     pub(super) plan: PortPlan,
@@ -35,11 +35,11 @@ pub(super) struct Port {
     pub(super) cluster: Members,
     /// Backends under traffic policy Local.
     pub(super) local: Members,
-    /// Counts the changes of the sets.
+    /// Number of changes of the sets; of two entries the one with the larger number is newer.
     pub(super) generation: u32,
 }
 
-/// A set, and who is in it in the order of the set.
+/// A set, and its rows in the order of the set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Members {
     pub(super) set: Set,
@@ -56,15 +56,16 @@ impl Members {
 }
 
 impl Port {
-    /// The rank of the port when two ask for one frontend.
+    /// Returns the rank of the port when several claim a frontend: the smaller wins.
     pub(super) const fn seniority(&self) -> (&(i64, String), &PortKey) {
         (&self.plan.age, &self.plan.key)
     }
 
-    /// The entry of one of its frontends.
+    /// Returns the entry of one of the port's frontends.
     pub(super) fn service(&self, id: ServiceId, frontend: Frontend) -> Option<Service> {
         let plans = self.plan.frontends.iter();
         let plan = plans.filter(|plan| key(plan, self.plan.key.protocol) == frontend);
+        // One address can be an external IP and a load balancer address at once; one of them decides.
         let plan = plan.min_by_key(|plan| rank(plan))?;
         Some(Service {
             id,
@@ -76,7 +77,7 @@ impl Port {
         })
     }
 
-    /// How much of a map it would give back.
+    /// Returns how many entries of a map removing the port would free.
     pub(super) fn holds(&self, refusal: Refusal) -> usize {
         match refusal {
             Refusal::Services => self.plan.frontends.len(),
@@ -92,7 +93,7 @@ impl Port {
 }
 
 impl Reconciler {
-    /// Puts a plan in place of what its port has now; without room the port stays as it is and is refused.
+    /// Places a plan for its port. Without room, the port stays as it is and is refused.
     pub(super) fn put(
         &mut self,
         plan: PortPlan,
@@ -100,9 +101,12 @@ impl Reconciler {
         transaction: &mut Transaction,
     ) -> Outcome {
         let known = self.ids.get(&plan.key).copied();
+        // Many updates of a Service or slice change nothing for packets.
         if known.and_then(|id| self.ports.get(&id)).is_some_and(|port| port.plan == plan) {
             return Outcome::Placed;
         }
+        // After a restart, a port takes over the number of the entries it had, so that its flows and affinities stay
+        // valid.
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or(self.next_id);
         if let Err(lack) = self.place(id, &plan, now, transaction) {
             let waits = self.make_room(&plan, lack, now, transaction);
@@ -124,7 +128,7 @@ impl Reconciler {
         Outcome::Placed
     }
 
-    /// Ends a port.
+    /// Removes a port, and retires its rows and sets for a grace period.
     pub(super) fn remove(&mut self, key: &PortKey, now: Duration, transaction: &mut Transaction) {
         let Some(id) = self.ids.remove(key) else {
             return;
@@ -132,6 +136,7 @@ impl Reconciler {
         let Some(port) = self.ports.remove(&id) else {
             return;
         };
+        // The state file has its name no longer.
         self.naming += 1;
         for (frontend, kind) in claims(&port.plan) {
             self.frontends.release(frontend, kind, id, &mut transaction.dirty);
@@ -139,7 +144,7 @@ impl Reconciler {
         self.abandon(id, &port, now, transaction);
     }
 
-    /// Ends the rows, sets, sources and affinity of a service that nothing claims any more.
+    /// Frees the rows, sets, sources and affinity of a service that no plan claims any more.
     pub(super) fn abandon(
         &mut self,
         id: ServiceId,
@@ -148,6 +153,7 @@ impl Reconciler {
         transaction: &mut Transaction,
     ) {
         for row in port.rows.rows() {
+            // Not reused before the grace period is over: a packet may still read them.
             self.rows.retire(row, now + GRACE, &mut transaction.after);
         }
         for range in port.ranges() {
@@ -159,11 +165,12 @@ impl Reconciler {
         }
     }
 
-    /// Claims the frontends of a plan, and gives up those of the one before it.
+    /// Claims the frontends of a plan, and releases those of the previous one.
     fn claim(&mut self, id: ServiceId, plan: PortPlan, transaction: &mut Transaction) {
         let Some(port) = self.ports.get_mut(&id) else {
             return;
         };
+        // If affinity is switched on again later, clients must not return to their old backends.
         if port.plan.affinity.is_some() && plan.affinity.is_none() {
             transaction.forgotten.insert(id);
         }
@@ -180,7 +187,7 @@ impl Reconciler {
 }
 
 impl PortKey {
-    /// The first key a Service can have.
+    /// Returns the smallest key that a Service can have.
     pub(super) fn first(service: &ServiceName) -> Self {
         Self {
             service: service.clone(),

@@ -1,5 +1,8 @@
-//! The part of the settings that follows from the frontends: where `ClusterIP`s lie, which `NodePorts` are in
-//! use, whether other addresses are. A quick "not ours" for packets; wide is slow, narrow is wrong.
+//! The settings that follow from the frontends: prefixes of the `ClusterIP`s, the range of `NodePorts` in use, and a
+//! filter of other addresses.
+//!
+//! Packets outside of them pass as "not ours" without a lookup. Prefixes that are too wide cost lookups; too narrow
+//! ones would be wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,65 +11,66 @@ use lb_common::addr::{Ip, Port};
 use lb_common::config::{AddressFilter, Prefix, RANGES, ServiceRanges};
 use lb_common::service::{Flags, Frontend, Service};
 
-/// Computed prefixes a family gets at most; both families share [`RANGES`].
+/// Most computed prefixes for each family; both families share [`RANGES`].
 const PER_FAMILY: usize = RANGES / 2;
-/// Computed prefixes are never longer (as mapped): a service more seldom moves them then.
+/// Longest computed prefix (v4-mapped), so that single services rarely change the prefixes.
 const LONGEST: u32 = 120;
 
-/// Counts of what the entries of `SERVICES` need.
+/// Counts of the entries of `SERVICES` that the settings cover.
 #[derive(Debug, Default)]
 pub(super) struct Ranges {
     cluster: BTreeMap<Ip, u32>,
     node_ports: BTreeMap<u16, u32>,
-    /// By their bits in [`ServiceRanges::vip_filter`].
+    /// Other frontends, by their bits in [`ServiceRanges::vip_filter`].
     vips: BTreeMap<u8, u32>,
     given: Vec<IpNet>,
-    /// The same as `current` has them.
+    /// The `ServiceCIDR`s in the form of `current`.
     cidrs: Vec<(Ip, u32)>,
     current: Vec<(Ip, u32)>,
     known: bool,
     /// See [`ServiceRanges::frontends_epoch`].
     epoch: u32,
-    /// An address outside of `current` came, or one of its prefixes fell idle.
+    /// Whether `current` must be computed again: an address outside of it was added, or one of its prefixes has no
+    /// address left.
     stale: bool,
 }
 
 impl Ranges {
-    /// The cluster's `ServiceCIDR`s, empty when they are not known.
+    /// Sets the prefixes of all `ServiceCIDR`s; empty if they are not known.
     pub(super) fn set_cidrs(&mut self, cidrs: &[IpNet]) {
         self.given = cidrs.to_vec();
         self.cidrs = cidrs.iter().map(mapped).collect();
         self.stale = true;
     }
 
-    /// The `ServiceCIDR`s.
+    /// Returns the configured prefixes of Services (`ServiceCIDR`s).
     pub(super) fn given(&self) -> impl Iterator<Item = IpNet> {
         self.given.iter().copied()
     }
 
-    /// Whether one of them holds the address.
+    /// Reports whether a `ServiceCIDR` contains the address.
     pub(super) fn is_given(&self, ip: &Ip) -> bool {
         holds(&self.cidrs, ip)
     }
 
-    /// The networks of ClusterIPs: the `ServiceCIDR`s, and single addresses beside them.
+    /// Returns the networks of `ClusterIP`s: the `ServiceCIDR`s, and single addresses outside them.
     pub(super) fn of_cluster_ips(&self) -> BTreeSet<IpNet> {
         let singles = self.cluster.keys().filter(|ip| !self.is_given(ip));
         let singles = singles.map(|ip| IpNet::from(crate::show::words::ip(*ip)));
         self.given().chain(singles).collect()
     }
 
-    /// Counts on from an earlier run, which may have ended before it wrote its last count.
+    /// Continues the count of an earlier run, which may have ended before it wrote its last one.
     pub(super) const fn count_from(&mut self, epoch: u32) {
         self.epoch = epoch.wrapping_add(1);
     }
 
-    /// A frontend went, or came to another service.
+    /// Counts a frontend that was removed or changed service.
     pub(super) const fn count_removal(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
     }
 
-    /// An entry came.
+    /// Counts an entry that was written.
     pub(super) fn add(&mut self, frontend: &Frontend, service: &Service) {
         if service.flags.has(Flags::NODE_PORT) {
             *self.node_ports.entry(frontend.port.get()).or_default() += 1;
@@ -74,11 +78,12 @@ impl Ranges {
             *self.vips.entry(AddressFilter::bit(&frontend.ip)).or_default() += 1;
         } else {
             *self.cluster.entry(frontend.ip).or_default() += 1;
+            // Computed again only if an address lies outside: this costs a walk over all addresses.
             self.stale |= !holds(&self.current, &frontend.ip);
         }
     }
 
-    /// An entry went; `service` is what it held.
+    /// Removes an entry; `service` is its old value.
     pub(super) fn remove(&mut self, frontend: &Frontend, service: &Service) {
         if service.flags.has(Flags::NODE_PORT) {
             decrement(&mut self.node_ports, &frontend.port.get());
@@ -86,13 +91,14 @@ impl Ranges {
             decrement(&mut self.vips, &AddressFilter::bit(&frontend.ip));
         } else {
             decrement(&mut self.cluster, &frontend.ip);
+            // Prefixes of `ServiceCIDR`s stay even without a Service in them.
             let given = if self.known { self.cidrs.len() } else { 0 };
             let mut computed = self.current.iter().skip(given);
             self.stale |= computed.any(|&(ip, bits)| !self.any_within(ip, bits));
         }
     }
 
-    /// The part of the settings that follows from the entries.
+    /// Returns the part of the settings that follows from the entries.
     pub(super) fn derive(&mut self) -> ServiceRanges {
         if self.stale {
             (self.current, self.known) = self.compute();
@@ -102,6 +108,7 @@ impl Ranges {
         for (place, (ip, bits)) in ranges.iter_mut().zip(&self.current) {
             *place = Prefix { ip: *ip, mask: mask(*bits) };
         }
+        // Without NodePorts the range is empty: its low end lies above its high end.
         let low = self.node_ports.first_key_value().map_or(u16::MAX, |(port, _)| *port);
         let high = self.node_ports.last_key_value().map_or(0, |(port, _)| *port);
         let mut vip_filter = AddressFilter::default();
@@ -118,7 +125,7 @@ impl Ranges {
         }
     }
 
-    /// The longest prefix of a family that holds its part of `current`.
+    /// Returns the longest prefix that contains `current` in one family.
     fn cover_of(&self, v4: bool) -> Prefix {
         let mine = self.current.iter().filter(|(ip, _)| ip.is_v4() == v4);
         mine.copied()
@@ -126,14 +133,15 @@ impl Ranges {
             .map_or(Prefix::NOTHING, |(ip, bits)| Prefix { ip, mask: mask(bits) })
     }
 
-    /// The `ServiceCIDR`s and single addresses beside them; else computed prefixes.
+    /// Returns the `ServiceCIDR`s and single addresses outside them; or computed prefixes if there are none, or too
+    /// many. Returns true for the former.
     fn compute(&self) -> (Vec<(Ip, u32)>, bool) {
         let outside = self.outside(&self.cidrs).take(RANGES + 1).map(|ip| (ip, 128));
         let known: Vec<(Ip, u32)> = self.cidrs.iter().copied().chain(outside).collect();
         if !self.cidrs.is_empty() && known.len() <= RANGES {
             return (known, true);
         }
-        // IPv4 is mapped, so it is one run of the sorted addresses: below and above it is IPv6.
+        // Mapped IPv4 addresses are one run of the sorted addresses, with IPv6 below and above it.
         let (v4_first, v4_last) = (Ip::v4([0; 4]), Ip::v4([255; 4]));
         let v4 = self.cover(v4_first, v4_last, PER_FAMILY);
         let below = self.cover(Ip::UNSPECIFIED, v4_first, 1);
@@ -141,20 +149,21 @@ impl Ranges {
         ([v4, below, above].concat(), false)
     }
 
-    /// The addresses in no prefix of `prefixes`.
+    /// Returns the addresses outside of all prefixes.
     fn outside<'a>(&'a self, prefixes: &'a [(Ip, u32)]) -> impl Iterator<Item = Ip> + 'a {
         self.cluster.keys().copied().filter(move |ip| !holds(prefixes, ip))
     }
 
-    /// Whether an address lies in a prefix.
+    /// Reports whether a prefix contains an address.
     fn any_within(&self, ip: Ip, bits: u32) -> bool {
         self.cluster.range(ip..=last(&ip, bits)).next().is_some()
     }
 
-    /// At most `count` prefixes that hold the addresses from `low` to `high`: the widest is split first.
+    /// Returns at most `count` prefixes that contain the addresses from `low` to `high`. The widest one is split first.
     fn cover(&self, low: Ip, high: Ip, count: usize) -> Vec<(Ip, u32)> {
         let mut runs: Vec<(Ip, u32)> = self.tightest(low, high).into_iter().collect();
         while runs.len() < count {
+            // The widest prefix costs lookups for most addresses without a frontend.
             runs.sort_by_key(|(_, bits)| *bits);
             let Some(&(ip, bits)) = runs.first().filter(|(_, bits)| *bits < LONGEST) else {
                 break;
@@ -168,7 +177,7 @@ impl Ranges {
         runs
     }
 
-    /// The longest prefix that holds every address from `low` to `high`.
+    /// Returns the longest prefix that contains every address from `low` to `high`.
     fn tightest(&self, low: Ip, high: Ip) -> Option<(Ip, u32)> {
         let mut run = self.cluster.range(low..=high).map(|(ip, _)| ip);
         let first = run.next()?;
@@ -179,7 +188,7 @@ impl Ranges {
     }
 }
 
-/// The longest prefix that holds both.
+/// Returns the longest prefix that contains both.
 fn joint((left, left_bits): (Ip, u32), (right, right_bits): (Ip, u32)) -> (Ip, u32) {
     let differing = u128::from_be_bytes(left.octets()) ^ u128::from_be_bytes(right.octets());
     let bits = differing.leading_zeros().min(left_bits).min(right_bits);
@@ -199,7 +208,7 @@ pub(super) fn decrement<K: Ord>(counts: &mut BTreeMap<K, u32>, key: &K) {
     }
 }
 
-/// A prefix as the mapped address and the mapped length.
+/// Returns a prefix as mapped address and mapped length.
 pub(super) fn mapped(net: &IpNet) -> (Ip, u32) {
     match net {
         IpNet::V4(net) => (Ip::v4(net.network().octets()), 96 + u32::from(net.prefix_len())),
@@ -207,7 +216,7 @@ pub(super) fn mapped(net: &IpNet) -> (Ip, u32) {
     }
 }
 
-/// The mask of a mapped length.
+/// Returns the mask of a mapped length.
 pub(super) const fn mask(bits: u32) -> Ip {
     let mask = match u128::MAX.checked_shl(128 - bits) {
         Some(mask) => mask,

@@ -1,7 +1,7 @@
-//! The rows of `BACKENDS`: who has which, and the epochs that tell flows when their backend is gone.
+//! The rows of `BACKENDS`: their endpoints, and the epochs by which flows learn that their backend is gone.
 //!
-//! A row that loses its endpoint keeps the address for a grace period (a packet may still choose it from
-//! the old set) under a new epoch (flows that remember the old one are over at once), then it is cleared.
+//! A row that loses its endpoint keeps the address for a grace period, because a packet may still choose it from the
+//! old set. It gets a new epoch at once, which ends the flows that remember the old one. Then it is cleared.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -22,10 +22,11 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// From what the map holds, row 0 first. Rows without a service are free.
+    /// Makes the mirror from the content of the map, row 0 first. Rows without a service are free.
     pub(super) fn new(limit: u32, mut rows: Vec<Backend>) -> Self {
         rows.truncate(limit as usize);
         if rows.is_empty() {
+            // Row 0 means "no backend" and is never given out.
             rows.push(Backend::default());
         }
         let ids = (0_u32..).zip(&rows).skip(1);
@@ -33,19 +34,20 @@ impl Rows {
         Self { limit, mirror: rows, free, retired: VecDeque::new() }
     }
 
-    /// Rows that can be taken now.
+    /// Returns the number of rows that can be taken now.
     pub(super) fn room(&self) -> usize {
         self.free.len() + (self.limit as usize).saturating_sub(self.mirror.len())
     }
 
-    /// Rows with an endpoint, or waiting to lose it.
+    /// Returns the number of rows with an endpoint, those in their grace period included.
     pub(super) fn used(&self) -> usize {
         self.mirror.len() - 1 - self.free.len()
     }
 
-    /// Whether pods have their addresses inside `pods`, as far as endpoints show: some
-    /// endpoint is inside, and none of this node, but for its own addresses (`is_own`),
-    /// outside. A CNI may have ranges of its own beside those of the Node objects.
+    /// Reports whether the endpoints confirm that `pods` is the prefix of pods: some endpoint is inside, and none of
+    /// this node is outside, except at its own addresses (`is_own`).
+    ///
+    /// A CNI may use other ranges than those in the Node objects.
     pub(super) fn confirm(&self, pods: &Prefix, is_own: impl Fn(&Ip) -> bool) -> bool {
         if !pods.is_set() {
             return false;
@@ -62,19 +64,20 @@ impl Rows {
         is_confirmed
     }
 
-    /// The addresses of live endpoints among these.
+    /// Returns those of the addresses that belong to live endpoints.
     pub(super) fn live_among(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Ip> {
         let live = self.mirror.iter().filter(|row| row.service != 0);
         live.map(|row| row.ip).filter(|ip| addresses.contains(ip)).collect()
     }
 
-    /// The row as it was last written.
+    /// Returns a row as it was last written.
     pub(super) fn get(&self, id: BackendId) -> Backend {
         self.mirror.get(id as usize).copied().unwrap_or_default()
     }
 
-    /// Gives `backend` a row under a new epoch. 0 when there is no room: ask [`Rows::room`] first.
+    /// Gives `backend` a row with a new epoch. Returns 0 without room, so check [`Rows::room`] first.
     pub(super) fn take(&mut self, backend: Backend, ops: &mut Vec<Op>) -> BackendId {
+        // The lowest free row, so that the used part of the map stays short.
         let id = match self.free.pop_first() {
             Some(id) => id,
             None if self.room() > 0 => {
@@ -83,6 +86,7 @@ impl Rows {
             }
             None => return 0,
         };
+        // A new epoch, so that flows and affinities of the old backend do not reach the new one.
         let epoch = next(self.get(id).epoch);
         self.put(id, Backend { epoch, ..backend }, ops);
         id
@@ -96,14 +100,14 @@ impl Rows {
         }
     }
 
-    /// Ends the row's endpoint: flows of it are over now, the row is free at `due`.
+    /// Ends the endpoint of a row. Its flows end now, and the row is free at `due`.
     pub(super) fn retire(&mut self, id: BackendId, due: Duration, ops: &mut Vec<Op>) {
         let row = self.get(id);
         self.put(id, Backend { epoch: next(row.epoch), flags: 0, ..row }, ops);
         self.retired.push_back((due, id));
     }
 
-    /// Clears the rows that are due. Says whether any was.
+    /// Clears the rows that are due. Returns whether there were any.
     pub(super) fn release(&mut self, now: Duration, ops: &mut Vec<Op>) -> bool {
         let mut any = false;
         while let Some((due, id)) = self.retired.front().copied()
@@ -118,12 +122,12 @@ impl Rows {
         any
     }
 
-    /// Rows that are waiting to become free.
+    /// Returns the number of rows in their grace period.
     pub(super) fn waiting(&self) -> usize {
         self.retired.len()
     }
 
-    /// Whether rows are waiting to become free.
+    /// Reports whether rows are in their grace period.
     pub(super) fn is_waiting(&self) -> bool {
         !self.retired.is_empty()
     }
@@ -136,7 +140,7 @@ impl Rows {
     }
 }
 
-/// The epoch after this one; 0 is never live.
+/// Returns the next epoch; 0 is never used.
 const fn next(epoch: u32) -> u32 {
     match epoch.wrapping_add(1) {
         0 => 1,

@@ -1,9 +1,10 @@
-//! Which row each endpoint of a service port has: a sorted list, since most have a handful and there are many ports.
+//! The row of each endpoint of a service port, in a sorted list: most ports have few endpoints, and there are many
+//! ports.
 
 use lb_common::addr::Endpoint;
 use lb_common::service::BackendId;
 
-/// Rows by endpoint.
+/// Rows by endpoint, sorted.
 #[derive(Debug, Default)]
 pub(super) struct RowsByEndpoint(Vec<(Endpoint, BackendId)>);
 
@@ -12,12 +13,12 @@ impl RowsByEndpoint {
         self.0.binary_search_by(|(other, _)| other.cmp(endpoint))
     }
 
-    /// The row of an endpoint.
+    /// Returns the row of an endpoint.
     pub(super) fn get(&self, endpoint: &Endpoint) -> Option<BackendId> {
         self.find(endpoint).ok().and_then(|at| self.0.get(at)).map(|(_, row)| *row)
     }
 
-    /// Gives an endpoint a row, and the one it had back.
+    /// Sets the row of an endpoint, and returns the previous one.
     pub(super) fn insert(&mut self, endpoint: Endpoint, row: BackendId) -> Option<BackendId> {
         match self.find(&endpoint) {
             Ok(at) => self.0.get_mut(at).map(|(_, place)| std::mem::replace(place, row)),
@@ -28,7 +29,7 @@ impl RowsByEndpoint {
         }
     }
 
-    /// Takes out what is not wanted any more, and spare room with it.
+    /// Removes the endpoints that are not wanted, and returns their rows. Spare capacity is freed.
     pub(super) fn keep(&mut self, is_wanted: impl Fn(&Endpoint) -> bool) -> Vec<BackendId> {
         let gone = self.0.extract_if(.., |(endpoint, _)| !is_wanted(endpoint));
         let gone = gone.map(|(_, row)| row).collect();
@@ -40,12 +41,12 @@ impl RowsByEndpoint {
         self.0.iter().map(|(_, row)| *row)
     }
 
-    /// How many there are.
+    /// Returns the number of endpoints.
     pub(super) const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there is none.
+    /// Reports whether there are no endpoints.
     pub(super) const fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

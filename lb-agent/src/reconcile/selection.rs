@@ -1,20 +1,20 @@
-//! The lines of one set: members, then their Maglev slots, as `lb_common::service::Set` lays them out.
+//! The lines of a set: members, then their Maglev slots, in the layout of `lb_common::service::Set`.
 
 use lb_common::addr::Endpoint;
 use lb_common::maglev;
 use lb_common::service::{BackendId, LINE, Line, MEMBERS_PER_LINE, NARROW, Set};
 
-/// The shape of a set of `members` members that begins at `line`.
+/// Returns the shape of a set with this many members that begins at `line`.
 pub(super) const fn shape(line: u32, members: u32) -> Set {
     Set { line, members, slots: maglev::size(members) }
 }
 
-/// Lines of a set of so many members.
+/// Returns the number of lines of a set.
 pub(crate) const fn lines_of(members: u32) -> u32 {
     shape(0, members).lines()
 }
 
-/// The content of the lines of a set. `members` are sorted by address and port, so that all nodes agree.
+/// Returns the content of a set's lines. `members` are sorted by address and port, so that all nodes agree.
 pub(super) fn lines(members: &[(Endpoint, BackendId)]) -> Vec<Line> {
     let set = shape(0, members.len() as u32);
     let mut bytes: Vec<u8> = Vec::with_capacity(set.lines() as usize * LINE);
@@ -25,6 +25,7 @@ pub(super) fn lines(members: &[(Endpoint, BackendId)]) -> Vec<Line> {
         let mut slots = vec![0_u16; set.slots as usize];
         let mut next = vec![0_u32; endpoints.len()];
         maglev::fill(&endpoints, &mut slots, &mut next);
+        // One byte per slot where indexes fit into it: such a set takes half the lines.
         if set.members <= NARROW {
             bytes.extend(slots.iter().map(|slot| *slot as u8));
         } else {
@@ -36,7 +37,7 @@ pub(super) fn lines(members: &[(Endpoint, BackendId)]) -> Vec<Line> {
     lines.to_vec()
 }
 
-/// The members that the lines of a set name. Fewer than the set says when lines are missing.
+/// Returns the members in the lines of a set; fewer than the set has if lines are missing.
 pub(super) fn members(set: Set, lines: &[Line]) -> Vec<BackendId> {
     let lines = lines.iter().take(set.member_lines() as usize);
     let words = lines.flat_map(|line| {

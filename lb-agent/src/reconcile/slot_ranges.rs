@@ -1,4 +1,4 @@
-//! Which lines of `MAGLEV` are free: best fit over coalesced ranges, each step logarithmic.
+//! Allocation of the lines of `MAGLEV`: best fit over merged free ranges, each step in logarithmic time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 /// A run of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Range {
-    /// First line.
+    /// Index of the first line.
     pub(super) line: u32,
-    /// How many; never 0.
+    /// Number of lines; never 0.
     pub(super) lines: u32,
 }
 
-/// The lines of the map: free, or in use, or waiting until no packet can still read them.
+/// The lines of the map: free, in use, or in their grace period.
 #[derive(Debug, Default)]
 pub(super) struct SlotRanges {
     by_line: BTreeMap<u32, u32>,
@@ -22,7 +22,7 @@ pub(super) struct SlotRanges {
 }
 
 impl SlotRanges {
-    /// A map of `limit` lines where the `used` ones hold something (in any order, they may overlap).
+    /// Makes the state of a map with `limit` lines, where `used` ranges are in use (sorted; they may overlap).
     pub(super) fn new(limit: u32, used: &BTreeSet<Range>) -> Self {
         let mut lines = Self::default();
         let mut next = 0;
@@ -30,6 +30,7 @@ impl SlotRanges {
             if range.line > next {
                 lines.insert(Range { line: next, lines: range.line.min(limit) - next });
             }
+            // Ranges of a damaged map may overlap or exceed it.
             next = next.max(range.line.saturating_add(range.lines)).min(limit);
         }
         if next < limit {
@@ -39,13 +40,14 @@ impl SlotRanges {
         lines
     }
 
-    /// Lines in use or waiting.
+    /// Returns the number of lines in use or in their grace period.
     pub(super) const fn used(&self) -> u32 {
         self.used
     }
 
-    /// Takes `lines` lines; nothing when no free run is long enough.
+    /// Takes a run of lines from the shortest free range that fits; `None` if there is none.
     pub(super) fn take(&mut self, lines: u32) -> Option<Range> {
+        // Best fit: long ranges stay whole for large sets.
         let (length, line) = *self.by_length.range((lines, 0)..).next()?;
         self.by_length.remove(&(length, line));
         self.by_line.remove(&line);
@@ -56,10 +58,11 @@ impl SlotRanges {
         Some(Range { line, lines })
     }
 
-    /// Gives lines back that no packet can have seen.
+    /// Frees lines that no packet can have seen.
     pub(super) fn give(&mut self, range: Range) {
         self.used -= range.lines;
         let mut merged = range;
+        // Joined with free neighbours, so that long ranges remain available.
         if let Some((&line, &lines)) = self.by_line.range(..range.line).next_back()
             && line + lines == range.line
         {
@@ -74,12 +77,12 @@ impl SlotRanges {
         self.insert(merged);
     }
 
-    /// Gives lines back that packets may still read until `due`.
+    /// Frees lines at `due`; packets may read them until then.
     pub(super) fn retire(&mut self, range: Range, due: Duration) {
         self.retired.push_back((due, range));
     }
 
-    /// Frees what is due. Says whether anything was.
+    /// Frees the lines that are due. Returns whether there were any.
     pub(super) fn release(&mut self, now: Duration) -> bool {
         let mut any = false;
         while let Some((due, range)) = self.retired.front().copied()
@@ -92,12 +95,12 @@ impl SlotRanges {
         any
     }
 
-    /// Lines that are waiting to become free.
+    /// Returns the number of lines in their grace period.
     pub(super) fn waiting(&self) -> u32 {
         self.retired.iter().map(|(_, range)| range.lines).sum()
     }
 
-    /// Whether lines are waiting to become free.
+    /// Reports whether lines are in their grace period.
     pub(super) fn is_waiting(&self) -> bool {
         !self.retired.is_empty()
     }

@@ -1,4 +1,4 @@
-//! The prefixes in `SOURCE_RANGES`: from where a service may be used.
+//! The prefixes in `SOURCE_RANGES`: the clients that may use a service (contract 3.8).
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use lb_common::service::{ServiceId, Source};
 use super::Op;
 use super::ranges::mapped;
 
-/// Bits of a [`Source`] before its address.
+/// Bits of a [`Source`] before its address: the service id.
 const SERVICE_BITS: u32 = ServiceId::BITS;
 
 /// A mirror of `SOURCE_RANGES`.
@@ -19,23 +19,24 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// From what the map holds.
+    /// Makes the mirror from the content of the map.
     pub(super) fn new(entries: impl IntoIterator<Item = (u32, Source)>) -> Self {
         Self { written: entries.into_iter().map(|(bits, source)| (source, bits)).collect() }
     }
 
-    /// Entries.
+    /// Returns the number of entries.
     pub(super) fn len(&self) -> usize {
         self.written.len()
     }
 
-    /// How many entries `nets` would add.
+    /// Returns how many entries `nets` would add.
     pub(super) fn missing(&self, id: ServiceId, nets: &[IpNet]) -> usize {
         let wanted: BTreeSet<_> = nets.iter().map(|net| entry(id, net)).collect();
         wanted.difference(&self.written).count()
     }
 
-    /// Makes `nets` the sources of a service: additions go to `before`, removals to `after`.
+    /// Sets the sources of a service. Additions go to `before`, removals to `after`, so that no allowed client is
+    /// refused in between.
     pub(super) fn set(
         &mut self,
         id: ServiceId,
@@ -44,6 +45,7 @@ impl Sources {
         after: &mut Vec<Op>,
     ) {
         let wanted: BTreeSet<_> = nets.iter().map(|net| entry(id, net)).collect();
+        // The smallest key of this service: its sources follow one another in the set.
         let from = (Source::new(id, Ip::UNSPECIFIED), 0);
         let present = self.written.range(from..).copied();
         let present: BTreeSet<_> = present.take_while(|(source, _)| source.service == id).collect();
@@ -57,7 +59,7 @@ impl Sources {
         }
     }
 
-    /// The services that have entries.
+    /// Returns the services that have entries.
     pub(super) fn services(&self) -> BTreeSet<ServiceId> {
         self.written.iter().map(|(source, _)| source.service).collect()
     }

@@ -1,4 +1,4 @@
-//! The mirror against maps in memory, case by case; `histories` does it at random.
+//! The mirror compared with maps in memory, case by case; `histories` does it at random.
 
 mod affinity;
 mod capacity;
@@ -25,7 +25,7 @@ fn service(number: u8) -> ServiceName {
     ServiceName { namespace: "default".into(), name: format!("s{number}") }
 }
 
-/// A plan of service `number`: a `ClusterIP` of its own, more frontends and endpoints by the bits given.
+/// Makes a plan of service `number`: a `ClusterIP` of its own, and more frontends and endpoints by these bits.
 fn plan(number: u8, protocol: Protocol, more: u8, backends: &[(u8, u8)]) -> PortPlan {
     let address = |ip: [u8; 4]| IpAddr::V4(Ipv4Addr::from(ip));
     let frontend =

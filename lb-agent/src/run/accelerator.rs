@@ -1,6 +1,6 @@
-//! Keeps the XDP program attached where it belongs, and records for each external interface why it is not.
+//! Keeps the XDP program attached to the external interfaces that can have it, and records why others do not.
 //!
-//! tc must know before XDP is attached: only the flow shows that XDP has translated a packet (ADR 0012).
+//! tc must be told before XDP is attached: only the flow shows that XDP has translated a packet (ADR 0012).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,18 +11,18 @@ use crate::datapath::{Datapath, OCCUPIED};
 use crate::node::{Hardware, Link, refusal};
 use crate::syscall;
 
-/// The way to attach the program to devices.
+/// The operations on interfaces that the accelerator uses; a test has its own.
 pub(super) trait Attach {
-    /// Puts it on a device, else says why not.
+    /// Attaches the program to an interface. The error says why not.
     fn accelerate(&mut self, index: u32) -> Result<(), String>;
 
-    /// Takes it off.
+    /// Detaches the program from an interface; the error says why not.
     fn decelerate(&mut self, index: u32) -> Result<(), String>;
 
-    /// Whether some device has it, of this run or an earlier one.
+    /// Reports whether any interface has the program, of this run or an earlier one.
     fn is_accelerating(&self) -> bool;
 
-    /// Whether it may send by a device, else why not.
+    /// Checks that XDP may redirect to an interface. The error says why not.
     fn takes_frames(&self, index: u32) -> Result<(), String>;
 }
 
@@ -44,44 +44,44 @@ impl Attach for Datapath {
     }
 }
 
-/// The result of the last try.
+/// The result of the last attempt at an interface.
 #[derive(Debug)]
 struct Outcome {
     device: String,
-    /// The program that was there before.
+    /// Id of the XDP program on the interface before the attempt.
     found: u32,
     refused: Option<String>,
-    /// Why it sends nothing out itself, where the program is.
+    /// Why XDP does not redirect although the program is attached.
     keeps: Option<String>,
-    /// It was there, went, and was not put back: to be tried again.
+    /// Whether the program was attached, was removed, and could not be attached again: to be retried.
     is_lost: bool,
 }
 
 impl Outcome {
-    /// Whether nothing has to change for another try.
+    /// Reports whether the attempt is repeated even if nothing changed.
     fn is_tried_again(&self) -> bool {
         self.is_lost || self.refused.as_deref() == Some(OCCUPIED)
     }
 }
 
-/// The devices to the outside.
+/// The external interfaces, with the last attempt at each.
 #[derive(Debug, Default)]
 pub(super) struct Accelerator {
     outcomes: BTreeMap<u32, Outcome>,
-    /// Some device would have the program, if tc knew.
+    /// Whether an interface waits for tc to know of XDP.
     waits: bool,
-    /// Some device has it, or is to have it.
+    /// Whether an interface has the program, or is about to get it.
     may_be_on: bool,
 }
 
 impl Accelerator {
-    /// Counts the devices of an earlier run as attached until they are looked at.
+    /// Makes an accelerator that counts the interfaces of an earlier run as attached until they are inspected.
     pub(super) fn after(datapath: &impl Attach) -> Self {
         Self { may_be_on: datapath.is_accelerating(), ..Self::default() }
     }
 
-    /// Brings the program to those of these devices that can have it, once tc knows ([`Accelerator::may_be_on`]). Says
-    /// whether anything is another now.
+    /// Attaches the program to the interfaces that can have it, once tc knows ([`Accelerator::may_be_on`]). Returns
+    /// whether anything changed.
     pub(super) fn apply(
         &mut self,
         setting: Acceleration,
@@ -100,8 +100,8 @@ impl Accelerator {
         });
         let mut changed = before != self.outcomes.len();
         for link in edges {
-            // A program that was in the way may have gone without a word (links are not told of), and ours
-            // may have been removed.
+            // Another XDP program may have been detached without a notification (the kernel sends none for links), and
+            // ours may have been removed.
             let is_new = |last: &Outcome| {
                 let is_other = last.found != link.xdp || last.device != link.name;
                 last.is_tried_again() || is_other
@@ -112,16 +112,17 @@ impl Accelerator {
             changed |= self.look_out(setting, link.index, datapath);
         }
         let may = |outcome: &Outcome| outcome.refused.is_none() || outcome.is_tried_again();
-        // A program that could not be removed, and one of an earlier run elsewhere, is there still.
+        // A program that could not be detached, or one of an earlier run on another interface, is still attached.
         self.may_be_on = self.waits
             || self.outcomes.values().any(may)
             || self.may_be_on && datapath.is_accelerating();
         changed
     }
 
-    /// Whether a device takes what XDP sends can change at any time.
+    /// Updates whether an interface takes redirected frames, which can change at any time. Returns whether it did.
     fn look_out(&mut self, setting: Acceleration, index: u32, datapath: &impl Attach) -> bool {
         let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
+        // An interface without XDP has no redirect to speak of.
         let keeps = if outcome.refused.is_some() {
             None
         } else if setting == Acceleration::Native {
@@ -134,17 +135,17 @@ impl Accelerator {
         changed
     }
 
-    /// Whether some device has the program, or is to have it: tc must know.
+    /// Reports whether an interface has the program, or is about to get it. tc must then expect packets from XDP.
     pub(super) const fn may_be_on(&self) -> bool {
         self.may_be_on
     }
 
-    /// Whether a device waits for tc to know.
+    /// Reports whether an interface waits for tc to know.
     pub(super) const fn waits(&self) -> bool {
         self.waits
     }
 
-    /// Devices that XDP may send by.
+    /// Returns the indices of the interfaces that XDP may redirect to.
     pub(super) fn sending(&self) -> BTreeSet<u32> {
         let sends = |outcome: &Outcome| outcome.refused.is_none() && outcome.keeps.is_none();
         self.outcomes.iter().filter(|(_, it)| sends(it)).map(|(index, _)| *index).collect()
@@ -160,9 +161,11 @@ impl Accelerator {
         let (driver, bus) = syscall::driver(&link.name).unwrap_or_default();
         let refused = match refusal(setting, link, &Hardware { driver, bus }) {
             Some(why) => {
+                // The setting or the driver may have changed since an earlier run attached it.
                 let removed = datapath.decelerate(link.index);
                 Some(removed.err().unwrap_or(why))
             }
+            // tc must know first: only the flow shows it that XDP has translated a packet (ADR 0012).
             None if !tc_knows => {
                 self.waits = true;
                 return false;
@@ -185,7 +188,8 @@ impl Accelerator {
         changed
     }
 
-    /// A device has lost the program, and for this reason it was not put back. Says whether that is news.
+    /// Records that an interface lost the program, and why it was not attached again. Returns whether the reason is
+    /// new.
     pub(super) fn lose(&mut self, index: u32, why: String) -> bool {
         let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
         let is_news = outcome.refused.as_ref() != Some(&why);
@@ -197,7 +201,7 @@ impl Accelerator {
         is_news
     }
 
-    /// By device name: empty where the program is and sends, else why it does not, or is not there.
+    /// Returns by interface name: empty if the program is attached and redirects, else why not.
     pub(super) fn shown(&self) -> BTreeMap<String, String> {
         let why = |it: &Outcome| it.refused.clone().or_else(|| it.keeps.clone());
         let outcomes = self.outcomes.values();

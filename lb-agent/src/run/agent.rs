@@ -1,6 +1,6 @@
-//! The loop: owns the tracker, the mirror and the maps; takes events in, gives operations out.
+//! The main loop. It owns the tracker, the mirror and the maps, takes events in and writes operations out.
 //!
-//! Never blocks: what waits is a task of its own.
+//! It never blocks: work that waits is a separate task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,16 +37,18 @@ use crate::sweep::Report;
 use crate::takeover::Takeover;
 use crate::tracker::{Effect, Tracker};
 
-/// Services that are planned before their operations are written: those of a whole cluster would fill memory.
+/// Number of Services that are planned before their operations are written. The operations of a whole cluster at once
+/// would take much memory.
 const PIECE: usize = 1_000;
 
-/// Events that are taken in before something is programmed: an end to a long list's patience.
+/// Largest number of events taken in before something is programmed, so that a long list cannot delay programming
+/// without end.
 const AT_ONCE: usize = 50_000;
 
 /// The state that the loop owns.
 pub(super) struct Agent {
     pub(super) began: Instant,
-    /// By it the reconciler gives out again what a change gave up.
+    /// The clock by which the reconciler reuses what a change released.
     pub(super) clock: GraceClock,
     pub(super) tracker: Tracker,
     pub(super) reconciler: Reconciler,
@@ -58,26 +60,26 @@ pub(super) struct Agent {
     pub(super) numbers: Arc<Numbers>,
     pub(super) state: State,
     pub(super) manager: ServiceManager,
-    /// When attachments were looked at last.
+    /// Time of the last inspection of attachments.
     pub(super) inspected: Instant,
     pub(super) is_programmed: bool,
-    /// Nothing of an earlier run's data path is left ([`Devices::finish_upgrade`]).
+    /// Whether nothing of an earlier run's data path is left ([`Devices::finish_upgrade`]).
     pub(super) is_upgraded: bool,
-    /// To which frontends processes of this host need routes.
+    /// Publishes the frontends that processes of this host need routes to.
     pub(super) frontends: watch::Sender<Frontends>,
-    /// They may be others than was said.
+    /// Whether those frontends may have changed since they were published.
     pub(super) frontends_are_due: bool,
     pub(super) lifetimes: Lifetimes,
     pub(super) takeover: Takeover,
     pub(super) early_drops: EarlyDrops,
-    /// Sizes of maps that somebody chose.
+    /// Configured sizes of maps.
     pub(super) configured_sizes: BTreeMap<String, u32>,
-    /// The memory limit at the start was too small for the maps that were made.
+    /// The problem if the memory limit at the start was below what full maps may take.
     pub(super) memory_problem: Option<String>,
 }
 
 impl Agent {
-    /// Takes over what the tracker learnt before there were maps.
+    /// Takes over the objects that arrived before the maps were open.
     pub(super) fn begin(&mut self) {
         self.take_service_cidrs();
         self.take_node();
@@ -95,9 +97,10 @@ impl Agent {
         let mut sweeping: Option<JoinHandle<Result<Report, maps::Error>>> = None;
         let mut next_sweep = Instant::now() + Duration::from_secs(1);
         loop {
-            // The tick makes a turn each second, whatever else happens.
+            // The tick guarantees a turn each second.
             self.health.turns();
             tokio::select! {
+                // In this order: stopping and new interfaces must not wait behind a stream of objects.
                 biased;
                 () = stop.asked() => return End::Asked,
                 Ok(()) = views.changed() => {
@@ -122,21 +125,22 @@ impl Agent {
         }
     }
 
-    /// Links or addresses are others.
+    /// Takes in a change of links or addresses.
     fn take_view(&mut self, shown: Shown) {
         let Some((view, told)) = shown else { return };
         self.devices.set_view(view, told);
         self.frontends_are_due = true;
         self.update_node();
-        // New devices come first: another event may tell of a pod that waits (ADR 0030).
+        // New interfaces come first: the next event may be about a pod that waits for its programs (ADR 0030).
         if self.inspected.elapsed() >= INSPECTION {
             self.inspect();
         }
     }
 
-    /// Objects are others.
+    /// Takes in changes of objects: all that wait, up to a limit.
     fn take_events(&mut self, first: Event, events: &mut mpsc::Receiver<Event>) {
         let mut node_changed = self.take_event(first);
+        // Many changes cost one pass over the maps; the limit keeps probes and repairs from waiting.
         for _ in 0..AT_ONCE {
             let Ok(event) = events.try_recv() else { break };
             node_changed |= self.take_event(event);
@@ -152,7 +156,7 @@ impl Agent {
         self.change(|reconciler, _| reconciler.set_service_cidrs(&cidrs));
     }
 
-    /// The Node object is another, or not there.
+    /// Takes in a change of the Node object, or its absence.
     fn take_node(&mut self) {
         let leaving = self.tracker.node().map(|node| node.deleting || node.to_be_deleted);
         self.health.node(match leaving {
@@ -181,7 +185,7 @@ impl Agent {
         }
     }
 
-    /// Brings settings, addresses and devices up to date with links and Node.
+    /// Updates settings, addresses and interfaces after a change of links or Node.
     pub(super) fn update_node(&mut self) {
         let context = self.tracker.context();
         let ip = |family| context.ip(family);
@@ -192,7 +196,7 @@ impl Agent {
             self.devices.switch();
         }
         self.devices.apply(self.tracker.is_synced(), &self.numbers);
-        // The flags of all devices are known now.
+        // The interfaces are attached now, and their flags are known.
         self.put_settings();
         self.devices.accelerate_waiting();
         let (own, all) = self.devices.served();
@@ -200,21 +204,26 @@ impl Agent {
         self.report_ready();
     }
 
-    /// Programs the settings that follow from the node.
+    /// Writes the settings that follow from the node.
     pub(super) fn put_settings(&mut self) {
         let mut settings = self.devices.settings();
         let is_taking_over = self.takeover.is_under_way();
         if is_taking_over {
+            // The flag makes the programs leave connections alone that netfilter translates.
             settings.flags |= Settings::TAKE_OVER;
         }
         self.open.hold(is_taking_over);
         self.change(|reconciler, _| reconciler.set_node(&settings));
     }
 
-    /// Programs what changed.
+    /// Programs the Services that changed.
     pub(super) fn reconcile(&mut self) {
+        // Before anything that may return: `/healthz` must also see changes that cannot be programmed yet (contract
+        // 6.2).
         let waiting = [self.tracker.dirty_since(), self.writer.failing_since()];
         self.health.pending(waiting.into_iter().flatten().min());
+        // With only part of the objects, Services would lose endpoints that an earlier run serves (invariant 1 in
+        // ARCHITECTURE.md).
         if !self.tracker.is_synced() {
             return;
         }
@@ -234,7 +243,8 @@ impl Agent {
         });
         let mut changes: Vec<Change> = changes.collect();
         let (services, began) = (changes.len(), Instant::now());
-        // The oldest first: what several ask for goes to its winner at once, also over several pieces.
+        // Oldest Services first: a frontend that several claim goes to its winner at once, even if they are in
+        // different pieces.
         changes.sort_by(|left, right| left.age().cmp(&right.age()));
         let (mut operations, mut changes) = (0, changes.into_iter());
         loop {
@@ -255,8 +265,9 @@ impl Agent {
         self.update_node();
     }
 
-    /// Plans a change and writes it, and says how many operations that takes.
-    /// Rows that it gives up are in use until all of them are in the maps.
+    /// Plans a change and writes it. Returns the number of operations.
+    ///
+    /// The clock stops meanwhile: rows that the change releases stay in use until all operations are in the maps.
     pub(super) fn change(
         &mut self,
         plan: impl FnOnce(&mut Reconciler, Duration) -> Vec<Op>,
@@ -268,7 +279,7 @@ impl Agent {
             self.state.changed();
             self.frontends_are_due = true;
         }
-        // A reader of their rows can name them.
+        // The names first, so that a reader of the rows can name them.
         self.state.name(self.reconciler.take_named());
         self.open.note(&ops, |ip| self.devices.may_be_own(ip));
         self.writer.write(ops, &self.numbers);
@@ -276,14 +287,14 @@ impl Agent {
         count
     }
 
-    /// Time goes on when the maps have everything.
+    /// Lets the grace clock run again when the maps have everything.
     pub(super) fn pass_time(&mut self) {
         if self.writer.is_up_to_date() {
             self.clock.go_on(Instant::now());
         }
     }
 
-    /// Says that everything that came is programmed, where it is.
+    /// Reports the time of a sync if everything that arrived is programmed.
     pub(super) fn note_sync(&mut self) {
         if self.is_programmed && self.writer.is_done() && self.tracker.dirty_since().is_none() {
             self.state.synced();

@@ -1,4 +1,4 @@
-//! Computes the desired state of the source once: for `lb diff`, with or without a running agent.
+//! Computes the desired state from the source once, for `lb diff`, with or without a running agent.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::metrics::kube_proxy::KubeProxy;
 use crate::reconcile::Change;
 use crate::snapshot::{Finding, ViewHealth};
 
-/// How long the lists may take.
+/// Time limit for the objects to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The plans of a source.
+/// The desired state, and faults of its source.
 #[derive(Debug)]
 pub struct Intent {
-    /// Every Service.
+    /// The plans of all Services.
     pub changes: Vec<Change>,
-    /// The faults of the source itself.
+    /// Faults of the source itself.
     pub problems: Vec<Finding>,
-    /// Every part of the source could be read; else an agent may know more, from before.
+    /// Whether every part of the source could be read. Otherwise a running agent may know more, from before.
     pub is_whole: bool,
 }
 
-/// Everything that the source asks for now, as the agent of this node would see it. The node is the one of the
-/// last run where nobody names another.
+/// Reads the source once and returns what the agent of this node would program. Without `--hostname-override` the node
+/// is that of the last run.
 pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error> {
     let known = StateFile::read(&config.bpf_dir.value);
     let is_named = config.hostname.is_set() || known.node.is_empty();
@@ -37,6 +37,8 @@ pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error
     let source = (&view, &metrics);
     drop(start_source(options.manifests.as_deref(), config, &node, source, (sender, None)).await?);
     let mut tracker = tracker(config, &node);
+    // Nothing is final before all lists are complete: a Service without its slices would look like one without
+    // endpoints.
     let lists = async {
         while !tracker.is_synced() {
             let Some(event) = events.recv().await else { return };

@@ -1,4 +1,5 @@
-//! Carries out the decisions of `node`: programs of interfaces, the interfaces and addresses that the programs know.
+//! Carries out the decisions of `node`: attaches programs to interfaces, and writes the interfaces and addresses that
+//! the programs look up.
 
 mod acceleration;
 mod addresses;
@@ -37,48 +38,48 @@ use crate::node::{
 };
 use crate::snapshot::NodeSpec;
 
-/// The attachments, and those that should be there.
+/// The attached and the wanted interfaces, with the data path.
 #[derive(Debug)]
 pub(super) struct Devices {
     datapath: Datapath,
     maps: Maps,
     identity: Identity,
     netns_cookie: u64,
-    /// Sources that count as pods of this node; an earlier run's until the Node object is known.
+    /// Prefixes of local pods; those of an earlier run until the Node object is known.
     local: [Prefix; 2],
-    /// Where pods of the cluster have their addresses; an earlier run's until the Node object is known.
+    /// Prefixes of the cluster's pods; those of an earlier run until the Node object is known.
     pods: [Prefix; 2],
     config: Arc<Config>,
     view: Option<View>,
-    /// The source of the news of it.
+    /// How the current view was learnt.
     source: ChangeSource,
     attached: BTreeMap<u32, Assignment>,
-    /// Devices that another thread attaches before this one knows of them.
+    /// Interfaces of new pods, which a thread of its own attaches first.
     newcomers: Arc<Newcomers>,
-    /// Devices that took no programs.
+    /// Interfaces that refused their programs.
     failed: Failures,
     addresses: BTreeMap<Ip, u32>,
-    /// The filter of addresses that are this node's, or were: flows may still have one of those as their source.
+    /// Filter of the addresses that this node has or had: flows may still have an old one as their source.
     own: AddressFilter,
-    /// [`NodeSettings::secret`]: as long as the maps are there, so that pieces of one datagram stay alike.
+    /// `NodeSettings::secret`. It is as old as the maps, so that all fragments of a datagram are treated alike.
     secret: u32,
-    /// Another layout's programs serve: nothing is attached before ours have everything.
+    /// Whether another layout's programs serve. Nothing is attached then until ours have everything.
     is_held: bool,
     reports: Reports,
-    /// The problems that the last inspection of attachments found and could not put right for good.
+    /// Problems that the last inspection found and could not repair for good.
     attachment_problems: Vec<String>,
-    /// Since when pins are missing that cannot be put back.
+    /// Time since which pins are missing and cannot be restored.
     unpinned: Option<Instant>,
     accelerator: Accelerator,
-    /// Where XDP is, or why it is not, is another than was last shown.
+    /// Whether the state of XDP differs from what was last reported.
     acceleration_changed: bool,
     flags: DeviceFlags,
-    /// The links of an earlier run were compared with the wanted ones.
+    /// Whether the links of an earlier run were compared with the wanted ones.
     is_pruned: bool,
 }
 
 impl Devices {
-    /// Until the Node object is known, the node is what an earlier run took it for.
+    /// Starts with the node's addresses and prefixes from an earlier run's maps, until the Node object is known.
     pub(super) fn new(
         mut datapath: Datapath,
         config: Arc<Config>,
@@ -115,22 +116,23 @@ impl Devices {
         })
     }
 
-    /// Another set of handles to the maps.
+    /// Opens another set of handles to the maps.
     pub(super) fn maps(&self) -> Result<Maps, Error> {
         Ok(self.datapath.maps()?)
     }
 
-    /// Links and addresses are these now.
+    /// Sets the current links and addresses.
     pub(super) fn set_view(&mut self, view: View, source: ChangeSource) {
         (self.view, self.source) = (Some(view), source);
     }
 
-    /// The Node object is this now.
+    /// Sets the current Node object; an unknown one leaves everything as it is.
     pub(super) fn set_node(
         &mut self,
         node: Option<&NodeSpec>,
         ips: (Option<IpAddr>, Option<IpAddr>),
     ) {
+        // A Node object that is missing for a moment must not change the roles of interfaces.
         if let Some(node) = node {
             self.identity.addresses = node.addresses.to_vec();
             self.identity.pod_ranges = self.config.pod_ranges(node);
@@ -140,13 +142,14 @@ impl Devices {
         }
     }
 
-    /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
+    /// Reports whether every interface that should have programs has them, or has refused them for long, and no other
+    /// has.
     pub(super) fn is_complete(&self) -> bool {
         self.is_pruned && self.failed.are_old(Instant::now())
     }
 
-    /// Copies entries that went into maps of an earlier run while programs were replaced, and removes that run's programs.
-    /// False where something of that run is left, to be tried again.
+    /// Copies the entries that packets wrote into an earlier run's maps while programs were replaced, and removes that
+    /// run's programs. Returns false if something remains, to be retried.
     pub(super) fn finish_upgrade(&mut self) -> bool {
         let finished = self.datapath.finish_upgrade();
         if let Err(error) = &finished {
@@ -155,19 +158,21 @@ impl Devices {
         finished.is_ok()
     }
 
-    /// Brings devices and addresses up to date. Programs that an earlier run attached are taken off only when the
-    /// Node is known.
+    /// Updates interfaces and addresses. Programs that an earlier run attached are only detached when the Node is
+    /// known.
     pub(super) fn apply(&mut self, is_known: bool, numbers: &Numbers) {
         let Some(view) = self.view.as_ref().filter(|_| !self.is_held) else { return };
         let wanted = assignments(view, &self.identity);
         let own = addresses(view, &self.identity);
         let reports = Reports::of(view, &self.identity);
+        // Right before the first programs are replaced, so that few entries are missing afterwards.
         if !self.is_pruned
             && let Err(error) = self.datapath.carry()
         {
             warn!(error = %crate::chain(&error), "some entries of the previous layout were not copied yet; retrying");
         }
-        // New interfaces first: a pod without programs loses packets, a vanished one costs nothing.
+        // New interfaces first: the packets of a pod without programs are lost, whereas a vanished interface costs
+        // nothing.
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         for device in wanted {
             if self.attached.get(&device.index) != Some(&device) && !self.newcomers.keeps(&device) {
@@ -180,14 +185,15 @@ impl Devices {
             self.detach(index);
         }
         self.attach_made_anew(numbers);
-        // One that vanished while it was being attached may have one of its two links.
+        // An interface that vanished while it was attached may have only one of its two links.
         let others = [self.failed.take_others(&indices), self.newcomers.take_others(&indices)];
         for index in others.concat() {
             if let Err(error) = self.forget(index) {
                 warn!(index, error, "removing the interface failed");
             }
         }
-        // Roles depend on the Node's addresses: without them a served interface could seem to be no external one.
+        // Roles depend on the Node's addresses: without them, an external interface of an earlier run could seem to be
+        // none.
         if is_known && !self.is_pruned {
             self.prune(&indices);
         }
@@ -204,12 +210,12 @@ impl Devices {
         Numbers::set(edges, of(Role::Edge) + of(Role::L3));
     }
 
-    /// Names of interfaces whose role is a guess.
+    /// Returns the names of interfaces whose role is a guess.
     pub(super) fn ambiguous(&self) -> &[String] {
         &self.reports.ambiguous
     }
 
-    /// The problems of interfaces, attachments and source ports, for an operator.
+    /// Returns the problems of interfaces, attachments and source ports, for operators.
     pub(super) fn problems(&self) -> Vec<String> {
         let failed = self.failed.problems(Instant::now());
         let ports = node_settings::shared_ports();
@@ -217,18 +223,18 @@ impl Devices {
         [failed.as_slice(), &self.attachment_problems, unserved, hidden, ports.as_slice()].concat()
     }
 
-    /// Finds the interfaces of pods by which packets to these networks of Services bypass the programs.
+    /// Finds interfaces of pods by which packets to these networks of Services bypass the programs.
     pub(super) fn look_at_hidden(&mut self, networks: impl FnOnce() -> BTreeSet<IpNet>) {
         let problems = self.view.as_ref().map(|view| hidden::problems(view, networks));
         self.reports.hide(problems.unwrap_or_default());
     }
 
-    /// Whether another layout's programs serve still.
+    /// Reports whether another layout's programs still serve.
     pub(super) const fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// Everything is programmed: what another layout served is served by ours from now on.
+    /// Replaces the programs of another layout, once everything is programmed.
     pub(super) fn switch(&mut self) {
         if !self.is_held || self.view.is_none() {
             return;
@@ -244,9 +250,10 @@ impl Devices {
         }
     }
 
-    /// Tries again what failed.
+    /// Retries interfaces that failed, and the flags that depend on them.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if self.newcomers.count() > 0 || !self.failed.is_empty() || (is_known && !self.is_pruned) {
+            // The metric of attached interfaces tells retries from events.
             self.source = ChangeSource::Retry;
             self.apply(is_known, numbers);
         } else {

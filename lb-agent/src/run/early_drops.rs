@@ -1,4 +1,5 @@
-//! Names backends to which rules of the node drop packets before kube-proxy would translate them ([`raw_rules`]).
+//! Names backends to which rules of the node drop packets in an earlier hook than kube-proxy's translation
+//! ([`raw_rules`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -10,10 +11,10 @@ use crate::node::raw_rules;
 use crate::reconcile::Reconciler;
 use crate::show::words;
 
-/// From one look at the rules to the next: a few system calls.
+/// Interval between readings of the rules, which take a few system calls.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// The rules as they were last read.
+/// The rules as last read.
 #[derive(Debug, Default)]
 pub(super) struct EarlyDrops {
     read: Option<Instant>,
@@ -22,11 +23,13 @@ pub(super) struct EarlyDrops {
 }
 
 impl EarlyDrops {
-    /// The problems that operators are told of.
+    /// Returns the problems for operators, and logs new ones.
     pub(super) fn problems(&mut self, reconciler: &Reconciler) -> Vec<String> {
+        // All rules are dumped, which takes long on hosts with many; they change rarely.
         if self.read.is_none_or(|read| read.elapsed() >= PERIOD) {
             self.read = Some(Instant::now());
             self.dropped = raw_rules::dropped().unwrap_or_else(|error| {
+                // Not a problem for operators: a kernel without nftables has no such rules.
                 debug!(%error, "rules of nftables could not be read");
                 BTreeMap::new()
             });

@@ -1,5 +1,7 @@
-//! The time by which what a change gave up is given out again. It stands from when a change is planned until the maps
-//! have all of it: what packets may still find in an old entry is in use, however long a write takes.
+//! The clock of the grace period, after which rows and ranges that a change released are reused.
+//!
+//! It stands still from the planning of a change until the maps have all of it. Until then packets may use the old
+//! entries, however long a write takes.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ pub(super) struct GraceClock {
 }
 
 impl GraceClock {
-    /// One that goes from now on, and shows zero.
+    /// Makes a clock that shows zero and runs.
     pub(super) const fn started(now: Instant) -> Self {
         Self { passed: Duration::ZERO, since: Some(now) }
     }
@@ -20,14 +22,14 @@ impl GraceClock {
         self.passed + self.since.map_or(Duration::ZERO, |since| now.duration_since(since))
     }
 
-    /// Stops it, and says what it shows until it goes on.
+    /// Stops the clock, and returns the time that it shows until it runs again.
     pub(super) fn stop(&mut self, now: Instant) -> Duration {
         self.passed = self.shows(now);
         self.since = None;
         self.passed
     }
 
-    /// Lets it go on, if it stands.
+    /// Lets the clock run again if it is stopped.
     pub(super) const fn go_on(&mut self, now: Instant) {
         if self.since.is_none() {
             self.since = Some(now);

@@ -1,6 +1,7 @@
-//! The journal of service names: names that were added since the state file was written, in a file beside it. A name is
-//! written before its rows, so that every visible row can be named. The state file is megabytes and written once a
-//! second; this is one line for each name.
+//! The journal of service names: names added since the state file was written, in a file beside it.
+//!
+//! A name is written before its rows, so that every visible row can be named. The state file is megabytes and written
+//! once a second at most; the journal takes one line for each name.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -9,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use lb_common::service::ServiceId;
 
-/// The file, and the one that it becomes while the state is written.
+/// The current file, and the file it is renamed to while the state is written.
 #[derive(Clone, Debug)]
 pub(super) struct Journal {
     new: PathBuf,
@@ -27,15 +28,18 @@ impl Journal {
             fs::create_dir_all(directory)?;
         }
         let lines: Vec<String> = names.iter().map(|(id, name)| format!("{id} {name}\n")).collect();
+        // One write for all lines: a crash can cut only the last one, which the reader ignores.
         let mut file = File::options().create(true).append(true).open(&self.new)?;
         file.write_all(lines.concat().as_bytes())
     }
 
-    /// The state that is written now has what is in the file. It is read until [`Journal::forget`], with what an
-    /// earlier state that could not be written should have had.
+    /// Sets the current names aside: the state that is written now contains them.
+    ///
+    /// They are read until [`Journal::forget`], together with those that an earlier state should have contained but
+    /// could not be written.
     pub(super) fn take(&self) -> io::Result<()> {
         let names = match fs::read(&self.new) {
-            // Where no name came.
+            // No name was added.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             read => read?,
         };
@@ -46,13 +50,13 @@ impl Journal {
         fs::remove_file(&self.new)
     }
 
-    /// The state is written.
+    /// Removes the names that were set aside: the state is written.
     pub(super) fn forget(&self) {
         drop(fs::remove_file(&self.before));
     }
 
-    /// Reads the names that came since a state was written. Names move from the new file to the one before, and from
-    /// there into the state: read in that order, and before the state, none is missed.
+    /// Reads the names added since the last state. Names move from the current file to the one set aside, and from
+    /// there into the state. Read in that order, and before the state, none is missed.
     pub(super) fn read(&self) -> BTreeMap<u32, String> {
         let [new, before] =
             [&self.new, &self.before].map(|file| fs::read_to_string(file).unwrap_or_default());
@@ -60,7 +64,7 @@ impl Journal {
     }
 }
 
-/// The names in a journal, but for a last line that is half written.
+/// Parses the names in a journal; an incomplete last line is ignored.
 fn names(text: &str) -> impl Iterator<Item = (u32, String)> {
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     lines.filter_map(|line| {

@@ -1,4 +1,4 @@
-//! Reports to the cluster: health checks of Services, Events, kube-proxy's metrics.
+//! Reports to the cluster: health checks of Services, Events, and kube-proxy's metrics.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -21,25 +21,25 @@ use crate::snapshot::{Finding, Kind, NodeSpec};
 use crate::tracker::Tracker;
 use crate::translate::Translated;
 
-/// Services that the log names at a time.
+/// Largest number of Services that are logged at a time.
 const NAMED: usize = 20;
 
-/// Everything that is shown.
+/// Everything that is reported.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) checks: HealthChecks,
     pub(super) events: Events,
     pub(super) metrics: KubeProxy,
-    /// Service ports of which it was said that they are refused.
+    /// Service ports that were reported as refused.
     pub(super) refused: BTreeSet<PortKey>,
-    /// Service ports of which it was said that others have a frontend of theirs.
+    /// Service ports that were reported as having lost a frontend.
     pub(super) losers: BTreeSet<PortKey>,
-    /// The faults of our Node that were reported.
+    /// Faults of the Node object that were reported.
     pub(super) node: Box<[Finding]>,
 }
 
 impl Shown {
-    /// Our Node is another, or not there.
+    /// Takes in the Node object, and logs its new faults.
     pub(super) fn node(&mut self, node: Option<&NodeSpec>) {
         let problems = node.map(|node| node.problems.clone()).unwrap_or_default();
         for finding in problems.iter().filter(|finding| !self.node.contains(finding)) {
@@ -51,6 +51,7 @@ impl Shown {
     /// Takes in the plans of Services that changed.
     pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
         for (service, translated) in taken {
+            // Also without a plan: a removed Service closes its listener.
             self.checks.set(service, translated.as_ref().and_then(|translated| translated.health));
             let Some(translated) = translated else { continue };
             let uid = tracker.uid(service).unwrap_or_default();
@@ -61,7 +62,7 @@ impl Shown {
         }
     }
 
-    /// All of that is programmed; it took so long.
+    /// Reports that the plans are programmed, which took `took`; `is_full` for the first time.
     pub(super) fn programmed(&self, tracker: &mut Tracker, took: Duration, is_full: bool) {
         self.metrics.synced(took, is_full);
         self.metrics.programmed(&tracker.triggers());
@@ -69,18 +70,19 @@ impl Shown {
         self.changes(tracker);
     }
 
-    /// Numbers of changed objects.
+    /// Updates the numbers of changed objects.
     pub(super) fn changes(&self, tracker: &Tracker) {
         self.metrics.changes(tracker.totals(), tracker.pending());
     }
 
-    /// `NodePorts` are served on these addresses; `all` says in which families on any.
+    /// Sets the addresses for health checks: those that serve `NodePorts`. `all` says for which families any address
+    /// does.
     pub(super) fn addresses(&mut self, own: &BTreeMap<Ip, u32>, all: [bool; 2]) {
         let accepted = own.iter().filter(|(_, bits)| *bits & NODE_PORTS != 0);
         let accepted: Vec<IpAddr> = accepted.filter_map(|(ip, _)| address(*ip)).collect();
         let place = |family: Family, is_all: bool| {
             let own = accepted.iter().copied().filter(|ip| Family::of(*ip) == family);
-            // An address of one link cannot be bound without naming the link.
+            // A link-local address cannot be bound without the scope of its interface.
             let own: BTreeSet<IpAddr> = own.filter(|ip| !is_link_local(*ip)).collect();
             if is_all { Where::Everywhere } else { Where::On(own) }
         };
@@ -89,7 +91,7 @@ impl Shown {
         self.checks.set_addresses(Addresses { v4, v6 });
     }
 
-    /// Once a second.
+    /// Retries listeners and reports their failures, once a second.
     pub(super) fn tick(&mut self, tracker: &Tracker) {
         self.checks.retry();
         for failure in self.checks.failures() {
@@ -100,7 +102,7 @@ impl Shown {
         }
     }
 
-    /// An object of the API server cannot be read: told of itself where it is a Service, else of our Node.
+    /// Reports an object that could not be decoded: on the Service itself, else on the Node.
     fn unread(&self, tracker: &Tracker, finding: &Finding) {
         let (reason, action) = UNREAD;
         let object = &finding.object;
@@ -114,7 +116,7 @@ impl Shown {
         self.events.tell(Note { service, uid, is_warning: true, reason, action, text });
     }
 
-    /// Now and then: who is served only in part.
+    /// Reports Services that are served only in part.
     pub(super) fn shortcomings(
         &mut self,
         tracker: &Tracker,
@@ -130,6 +132,7 @@ impl Shown {
         for conflict in reconciler.conflicts() {
             for loser in &conflict.losers {
                 let (winner, port) = (&conflict.winner.service, conflict.frontend.port.get());
+                // The log names a loser once. Events are queued each time; their sender limits them.
                 let is_new = losers.insert(loser.clone()) && !self.losers.contains(loser);
                 if is_new && losers.len() <= NAMED {
                     let (loser, winner) = (name(loser), name(&conflict.winner));
@@ -148,12 +151,14 @@ impl Shown {
                 self.events.warn(&loser.service, uid(&loser.service), reason, text);
             }
         }
+        // Replaced, not added to: a conflict that ends and returns is logged again.
         self.losers = losers;
         let (mut refused, mut told) = (BTreeSet::new(), 0_usize);
         for (key, refusal) in reconciler.refused() {
             let (service, map) = (name(key), refusal.map());
             if !self.refused.contains(key) {
                 told += 1;
+                // The number of log lines is limited: a full map can refuse thousands of ports.
                 if told <= NAMED {
                     warn!(service, map, "Service port not served: map is full");
                 }
@@ -184,7 +189,7 @@ impl Shown {
     }
 }
 
-/// Reason and action of an Event about an object that cannot be read.
+/// Reason and action of an Event about an object that could not be decoded.
 const UNREAD: (&str, &str) = ("ObjectNotRead", "Decode");
 
 const fn is_link_local(ip: IpAddr) -> bool {

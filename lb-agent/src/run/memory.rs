@@ -1,8 +1,8 @@
-//! How much memory the agent may take, and what its maps take of that.
+//! The memory limit of the agent, and what its maps take of it.
 //!
-//! The kernel charges maps, and each entry that a packet makes in them, to the memory
-//! cgroup of the process that made the map. A full table must therefore fit the limit
-//! of that cgroup: else packets kill the agent, and each one that comes after it.
+//! The kernel charges maps, and each entry that a packet creates in them, to the memory cgroup of the process that
+//! created the map. A full table must therefore fit the limit of that cgroup. Otherwise packets make the kernel kill
+//! the agent, and every agent started after it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,21 +11,22 @@ use std::path::Path;
 use crate::maps::{SHAPES, Shape};
 use crate::reconcile::Limits;
 
-/// Bytes that are not for maps: the programs, the agent itself, and
-/// the verifier while it checks programs (40 MB on Linux 6.18).
+/// Memory that is not for maps, in bytes: the programs, the agent, and the verifier while it checks programs (40 MB on
+/// Linux 6.18).
 const OTHER: u64 = 64 << 20;
-/// Bytes that the agent remembers of a frontend or a backend, at most.
+/// Most that the agent keeps in its own memory for a frontend or a backend, in bytes.
 const OF_OBJECT: u64 = 4 << 10;
 
-/// Bytes that the memory cgroups of this process allow it, if any of them has a limit. In a container the files that
-/// are seen are those of the container; a path that is not there is the host's name of it.
+/// Returns the smallest memory limit of this process's cgroups, in bytes; `None` without a limit.
+///
+/// In a container the visible files are those of the container; a path that does not exist there is the host's.
 pub(super) fn limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().flat_map(files).filter_map(|file| read(&file)).min()
 }
 
-/// The files that may hold a limit, by one line of `/proc/self/cgroup`
-/// (cgroups(7)): those of cgroup v2, or of v1's controller.
+/// Returns the files that may contain a limit, for one line of `/proc/self/cgroup` (cgroups(7)): those of cgroup v2, or
+/// of v1's memory controller.
 fn files(line: &str) -> Vec<String> {
     let mut fields = line.splitn(3, ':').skip(1);
     let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else {
@@ -39,6 +40,7 @@ fn files(line: &str) -> Vec<String> {
         _ => return Vec::new(),
     };
     let groups = Path::new(group).ancestors();
+    // A limit of any parent applies, too.
     groups.map(|group| format!("{root}{}/{name}", group.display())).collect()
 }
 
@@ -46,8 +48,9 @@ fn read(file: &str) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Makes maps smaller until all of them fit `limit` when they are full: each time the one that takes most, by half, but
-/// none below its floor. `sizes` has every map that may be made smaller or larger; `floors` those that nobody chose.
+/// Halves the map that takes most memory until all full maps fit `limit`, none below its floor.
+///
+/// `sizes` has every map whose size may change; `floors` has those whose size is not configured.
 pub(super) fn fit(
     sizes: &mut BTreeMap<&'static str, u32>,
     floors: &BTreeMap<&'static str, u32>,
@@ -64,13 +67,15 @@ pub(super) fn fit(
             floors.get(shape.name).is_some_and(|floor| entries(shape) / 2 >= *floor)
         };
         let largest = SHAPES.iter().filter(may_shrink).max_by_key(|it| it.bytes(entries(it)));
+        // All maps are at their floor: the caller reports that the limit is too small.
         let Some(largest) = largest else { return };
         let half = entries(largest) / 2;
         sizes.insert(largest.name, half);
     }
 }
 
-/// Says that full maps of these sizes may take more than the limit, where they may: then packets can kill the agent.
+/// Returns the problem if full maps of these sizes may take more than the limit: packets could then make the kernel
+/// kill the agent.
 pub(super) fn problem(
     sizes: &BTreeMap<String, u32>,
     need: &Limits,
@@ -83,19 +88,19 @@ pub(super) fn problem(
     (needed > limit).then(|| {
         format!(
             "memory limit of the agent is {} MiB, and full maps with the Services of the cluster may take {} MiB, so \
-             that packets can make the kernel end the agent: raise the limit, or lower mapSizes where they are set",
+             the kernel may kill the agent when packets fill them: raise the limit, or lower mapSizes where set",
             limit >> 20,
             mebibytes(needed)
         )
     })
 }
 
-/// Bytes of full maps with so many entries.
+/// Returns the memory of all maps when full, in bytes.
 fn total(entries: impl Fn(&Shape) -> u32) -> u64 {
     SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum()
 }
 
-/// Bytes that are not for maps.
+/// Returns the memory that is not for maps, in bytes.
 fn other_memory(need: &Limits) -> u64 {
     let objects = u64::from(need.services).saturating_add(need.backends.into());
     OTHER.saturating_add(objects.saturating_mul(OF_OBJECT))

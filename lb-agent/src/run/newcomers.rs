@@ -1,8 +1,8 @@
-//! Interfaces of new pods, which get their programs from a thread that does nothing else (ADR 0030): a pod waits
-//! neither for a long turn of the main loop nor for the wake-ups on the way to it.
+//! Interfaces of new pods get their programs from a separate thread (ADR 0030): a pod waits neither for a long turn of
+//! the main loop nor for the wake-ups before it.
 //!
-//! An interface is the thread's for a moment, in which a CNI plugin may change it some times; then the main loop finds
-//! it attached and takes it over. From then on the thread leaves it alone. So each interface has one writer at a time.
+//! For a moment an interface belongs to the thread, while a CNI plugin may change it a few times. Then the main loop
+//! finds it attached and takes it over, and the thread leaves it alone. So each interface has one writer at a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -22,12 +22,12 @@ use crate::node::watch::Shown;
 use crate::node::{Assignment, ChangeSource, Identity, View, assignments};
 use crate::syscall::raise_priority_most;
 
-/// How long an interface is the thread's: a CNI plugin is done with it sooner.
+/// Time during which an interface belongs to the thread. A CNI plugin finishes sooner.
 const MOMENT: Duration = Duration::from_secs(1);
-/// After a failure of its socket.
+/// Pause after a failure of the netlink socket.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The part that the thread and the main loop share.
+/// The state that the thread and the main loop share.
 #[derive(Debug)]
 pub(super) struct Newcomers(Mutex<Shared>);
 
@@ -36,23 +36,23 @@ pub(super) struct Shared {
     programs: Newcomer,
     maps: Maps,
     numbers: Arc<Numbers>,
-    /// The facts by which roles are decided; nothing is attached without them.
+    /// The facts that decide roles. Without them nothing is attached.
     identity: Option<Arc<Identity>>,
     /// Interfaces that the main loop serves.
     taken: BTreeSet<u32>,
-    /// Interfaces that the thread has attached and the main loop has not taken over yet.
+    /// Interfaces that the thread attached and the main loop has not taken over yet.
     early: BTreeMap<u32, Early>,
 }
 
 #[derive(Debug)]
 struct Early {
     since: Instant,
-    /// As it was written last; nothing where the interface went since.
+    /// The assignment as last written; `None` if the interface disappeared since.
     written: Option<Assignment>,
 }
 
 impl Newcomers {
-    /// Starts the thread, which ends with the result. It attaches nothing before [`Newcomers::open`].
+    /// Starts the thread. It ends when the result is dropped, and attaches nothing before [`Newcomers::open`].
     pub(super) fn start(
         datapath: &mut Datapath,
         views: watch::Receiver<Shown>,
@@ -62,13 +62,14 @@ impl Newcomers {
         let (programs, maps) = (datapath.newcomer()?, datapath.maps()?);
         let shared = Shared { programs, maps, numbers, identity, taken, early };
         let newcomers = Arc::new(Self(Mutex::new(shared)));
+        // A strong reference in the thread would keep it alive for ever.
         let weak = Arc::downgrade(&newcomers);
         let follow = move || follow(&weak, views);
         drop(thread::Builder::new().name("newcomers".into()).spawn(follow)?);
         Ok(newcomers)
     }
 
-    /// Lets the thread attach from now on, by these facts.
+    /// Lets the thread attach interfaces from now on, with these facts.
     pub(super) fn open(&self, identity: &Identity) {
         let known = &mut self.shared().identity;
         if known.as_deref() != Some(identity) {
@@ -76,32 +77,33 @@ impl Newcomers {
         }
     }
 
-    /// Whether an interface is the thread's for a while yet.
+    /// Reports whether an interface still belongs to the thread.
     pub(super) fn keeps(&self, device: &Assignment) -> bool {
         let of_a_pod = |early: &Early| early.since.elapsed() < MOMENT && early.written.is_some();
         device.role == Role::Pod && self.shared().early.get(&device.index).is_some_and(of_a_pod)
     }
 
-    /// How many interfaces are.
+    /// Returns the number of interfaces that the thread attached and still owns.
     pub(super) fn count(&self) -> usize {
         self.shared().early.len()
     }
 
-    /// Takes an interface over. Nobody else attaches anything while the caller holds the result.
+    /// Takes an interface over from the thread. The thread attaches nothing while the caller holds the result.
     pub(super) fn take(&self, index: u32) -> Taking<'_> {
         let mut shared = self.shared();
+        // The main loop decides with all facts; what the thread did early is checked again.
         let early = shared.early.remove(&index);
         let was_early = early.is_some_and(|early| early.written.is_some());
         shared.taken.insert(index);
         Taking { was_early, _turn: shared }
     }
 
-    /// The main loop serves an interface no longer.
+    /// Records that the main loop no longer serves an interface.
     pub(super) fn release(&self, index: u32) {
         self.shared().taken.remove(&index);
     }
 
-    /// Interfaces that the thread attached and that are none to be served any more; they are nobody's then.
+    /// Returns the interfaces that the thread attached and that are no longer to be served, and forgets them.
     pub(super) fn take_others(&self, indices: &BTreeSet<u32>) -> Vec<u32> {
         let is_over =
             |index: &u32, it: &mut Early| it.since.elapsed() >= MOMENT && !indices.contains(index);
@@ -112,9 +114,10 @@ impl Newcomers {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Attaches the programs of pods' interfaces that have none, after events told of these.
+    /// Attaches programs to interfaces of pods that have none, after events.
     ///
-    /// Not only of those that changed: what makes one a pod's may be that its other end left this namespace.
+    /// It looks at all interfaces: one can become a pod's because its other end moved to another namespace, which is an
+    /// event about the other end.
     fn attach(&self, view: &View, Told { changed, gone }: &Told) {
         let identity = {
             let mut shared = self.shared();
@@ -123,6 +126,7 @@ impl Newcomers {
                     early.written = None;
                 }
             }
+            // Events about interfaces that the main loop serves are frequent and concern only the loop.
             if gone.is_empty() && changed.is_subset(&shared.taken) {
                 return;
             }
@@ -136,10 +140,10 @@ impl Newcomers {
     }
 }
 
-/// An interface that the main loop takes over.
+/// An interface that the main loop is taking over. Its lock excludes the thread.
 #[derive(Debug)]
 pub(super) struct Taking<'a> {
-    /// The thread had attached it.
+    /// Whether the thread had attached it.
     pub(super) was_early: bool,
     _turn: MutexGuard<'a, Shared>,
 }
@@ -154,6 +158,7 @@ impl Shared {
         }
         let (name, early) = (device.name.clone(), self.early.get(&index));
         let (since, is_first) = (early.map_or_else(Instant::now, |it| it.since), early.is_none());
+        // The row first: without it a detector by interface (contract 3.4) would not know a pod of this node.
         let put = self.maps.put_device(index, &device.device);
         let attached = put.map_err(Error::from).and_then(|()| Ok(self.programs.attach(index)?));
         let written = attached.is_ok().then_some(device);
@@ -164,7 +169,7 @@ impl Shared {
                 info!(device = name, index, role = Role::Pod.name(), "programs attached");
             }
             Ok(()) => {}
-            // The main loop tries again, and says so.
+            // The main loop retries, and logs a warning.
             Err(error) => {
                 let error = crate::chain(&error);
                 debug!(device = name, error, "programs could not be attached at once");
@@ -173,8 +178,9 @@ impl Shared {
     }
 }
 
-/// Follows links until nobody needs it any more.
+/// Follows links until the agent drops its side.
 fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<Shown>) {
+    // The first packet of a pod can come within milliseconds.
     if let Err(error) = raise_priority_most() {
         debug!(%error, "priority not raised: it needs CAP_SYS_NICE");
     }
@@ -188,12 +194,12 @@ fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<Shown>) {
 
 fn attach_each(newcomers: &Weak<Newcomers>, views: &mut watch::Receiver<Shown>) -> io::Result<()> {
     let mut links = Links::follow()?;
-    // Its view begins without addresses and routes.
+    // This connection's view starts without addresses and routes.
     views.mark_changed();
     loop {
         let told = links.next()?;
         let Some(newcomers) = newcomers.upgrade() else { return Ok(()) };
-        // Copied once for each view, and not for each event.
+        // Copied once for each view instead of for each event.
         if views.has_changed().unwrap_or(false)
             && let Some((shown, _)) = &*views.borrow_and_update()
         {

@@ -1,10 +1,11 @@
-//! Tells the data path about connections of this node that are open when their port becomes one of a frontend: the
-//! packets that arrive by them are no questions to its Service (ADR 0035).
+//! Tells the data path which connections of this node are open when their port becomes one of a frontend: packets that
+//! arrive on them are answers, not requests to the Service (ADR 0035).
 //!
-//! Egress notes what leaves from the usual range of `NodePorts` at any time, and
-//! from the ports and addresses of frontends. Missing are those that sent nothing
-//! since the programs were attached, those from a port that had no frontend, and TCP
-//! connections of a take-over, where a segment does not show whether netfilter made it.
+//! The program at egress always records packets that leave from the usual range of `NodePorts`, and from ports and
+//! addresses of frontends.
+//!
+//! Missing are connections that sent nothing since the programs were attached, those from a port without a frontend,
+//! and TCP connections during a take-over, where a segment does not show whether netfilter translates it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::maps::Maps;
 use crate::node::open;
 use crate::reconcile::Op;
 
-/// The frontends at addresses of this node whose open connections were looked for.
+/// The frontends at addresses of this node for which open connections were searched.
 #[derive(Debug)]
 pub(super) struct OpenConnections {
     maps: Arc<Maps>,
@@ -27,29 +28,30 @@ pub(super) struct OpenConnections {
     /// Connections from [`USUAL_NODE_PORTS`] and [`NodeSettings::is_shared_port`], which egress notes at any time, were
     /// looked for.
     has_begun: bool,
-    /// The frontends of an earlier run were read from the maps.
+    /// Whether the frontends of an earlier run were read from the maps.
     has_read: bool,
-    /// The settings in the maps keep egress from noting some or all of them.
+    /// Whether the settings keep egress from recording some connections.
     is_held: bool,
 }
 
 impl OpenConnections {
     pub(super) fn new(maps: Arc<Maps>) -> Self {
         let is_held = |settings: Settings| settings.has(Settings::TAKE_OVER | Settings::DRAIN);
-        // Another run may have left them so.
+        // An earlier run may have left these settings.
         let is_held = maps.settings().is_ok_and(is_held);
         Self { maps, known: BTreeSet::new(), has_begun: false, has_read: false, is_held }
     }
 
-    /// To be called before settings are written. Once a take-over is over, an answer to a connection that began
-    /// meanwhile would be taken for a question.
+    /// Takes in whether the settings hold egress back. Call it before they are written.
+    ///
+    /// When a take-over ends, the answers to connections that began meanwhile would otherwise be treated as requests.
     pub(super) fn hold(&mut self, is_held: bool) {
         if std::mem::replace(&mut self.is_held, is_held) && !is_held {
             self.look(&self.known, true);
         }
     }
 
-    /// To be called before operations are written: a frontend that they add takes no connection for a question.
+    /// Searches connections for the frontends that operations add. Call it before the operations are written.
     pub(super) fn note(&mut self, ops: &[Op], is_own: impl Fn(&Ip) -> bool) {
         let is_here = |frontend: &Frontend, service: &Service| {
             let flags = service.flags;
@@ -62,6 +64,7 @@ impl OpenConnections {
             if let Op::PutService { frontend, service } = op
                 && is_here(frontend, service)
             {
+                // The first search covered the usual NodePorts, in use or not.
                 let is_noted = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
                 if !is_noted && self.known.insert(*frontend) {
                     new.insert(*frontend);
@@ -76,7 +79,8 @@ impl OpenConnections {
         }
     }
 
-    /// The frontends that are meant of those that the maps have from an earlier run: its layout may have had no notes.
+    /// Returns the frontends of an earlier run that `is_meant` selects. That run's layout may have recorded no
+    /// connections.
     fn written(&self, is_meant: impl Fn(&Frontend, &Service) -> bool) -> BTreeSet<Frontend> {
         let services = self.maps.services().unwrap_or_else(|error| {
             warn!(error = %crate::chain(&error), "frontends of an earlier run could not be listed");
@@ -100,7 +104,7 @@ impl OpenConnections {
         });
         match open::followed(is_meant) {
             Ok(followed) => found.extend(followed),
-            // Without conntrack nothing is masqueraded.
+            // Without conntrack no connection is masqueraded.
             Err(error) => debug!(%error, "open connections of netfilter could not be listed"),
         }
         let hashes: Vec<u64> =
@@ -114,7 +118,7 @@ impl OpenConnections {
                 let error = crate::chain(&error);
                 warn!(
                     error,
-                    "open connections of this node may be taken for questions to a NodePort"
+                    "replies on open connections of this node may be treated as requests to a NodePort"
                 );
             }
         }

@@ -1,7 +1,7 @@
-//! Watches the file of `--config`: when it changes, the agent restarts in the same process. Packets do not notice, as
-//! with any restart.
+//! Watches the file of `--config`. When it changes, the agent restarts in the same process; packets are not affected,
+//! as with any restart.
 //!
-//! An invalid file changes nothing, and is reported. kube-proxy exits in both cases.
+//! An invalid file is reported and has no effect. kube-proxy exits in both cases.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,13 +13,13 @@ use tracing::{info, warn};
 use crate::cli;
 use crate::config::Config;
 
-/// A `ConfigMap` takes a minute to become a file; reading one takes no time.
+/// Interval between readings. A `ConfigMap` takes a minute to reach the file; reading it is cheap.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Returns when the file holds another text that is a configuration than the one that was read. Without a file never.
+/// Returns when the file contains another valid configuration than `read`. Never returns without a file.
 ///
-/// The caller gives the text that it read seconds ago: a change
-/// while the programs were verified would be missed otherwise.
+/// `read` is the text that was read before the programs were verified, which takes seconds: a change meanwhile must not
+/// be missed.
 pub(super) async fn changed(options: &cli::Run, read: Option<&str>) {
     let Some(file) = options.config_file() else { return std::future::pending().await };
     let mut known = read.map(str::to_owned);
@@ -39,11 +39,12 @@ pub(super) async fn changed(options: &cli::Run, read: Option<&str>) {
                 warn!(file = %file.display(), error, "changed configuration is invalid; keeping the current one");
             }
         }
+        // A file that stays invalid is reported once.
         known = Some(now);
     }
 }
 
-/// A file that is not there for a moment has not changed.
+/// Reads the file. A file that does not exist for a moment counts as unchanged.
 async fn text(file: &Path) -> Option<String> {
     read_to_string(file).await.ok()
 }
@@ -62,7 +63,7 @@ mod tests {
         format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}\n")
     }
 
-    /// The file is another one before anybody looks.
+    /// The file is replaced before its first check.
     #[tokio::test]
     async fn change_since_the_file_was_read_is_seen() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! HTTP listeners. A port that is taken is no reason to serve no packets: it is tried again.
+//! HTTP listeners. A port that is taken does not keep the agent from serving packets: listening is retried.
 
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
@@ -17,16 +17,16 @@ use tracing::{debug, info, warn};
 use crate::http_server::connections::{Connection, Connections, Progress};
 use crate::http_server::serve as serve_connection;
 
-/// kube-proxy's pause between attempts.
+/// Pause between attempts, as in kube-proxy.
 const PAUSE: Duration = Duration::from_secs(5);
-/// After an accept that failed, for example for want of file descriptors.
+/// Pause after a failed accept, for example if file descriptors run out.
 const BREATH: Duration = Duration::from_millis(100);
-/// Connections that wait to be accepted.
+/// Length of the kernel's queue of connections to accept.
 const BACKLOG: u32 = 1_024;
-/// Connections at a time.
+/// Largest number of connections of one listener.
 const CONNECTIONS: usize = 512;
 
-/// Serves paths in a task of its own. An error only where the listener must be had at once.
+/// Serves a router in a task of its own. Returns an error only if `is_needed` and the address cannot be bound.
 pub(super) fn start(
     address: SocketAddr,
     what: &'static str,
@@ -41,14 +41,16 @@ pub(super) fn start(
     if is_needed {
         drop(tokio::spawn(accept(first?, router)));
     } else {
+        // This task binds again if the address is in use now, as by kube-proxy that is being replaced.
         drop(tokio::spawn(serve(first, address, what, router)));
     }
     Ok(())
 }
 
-/// A listener as Go makes it: the wildcard of either family means both, where the kernel has both.
+/// Binds an address as Go does: the wildcard of either family means both, if the kernel has both.
 fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     if address.ip().is_unspecified()
+        // A kernel without IPv6 refuses the socket; IPv4 alone is then served.
         && let Ok(socket) = TcpSocket::new_v6()
     {
         setsockopt(&socket, Ipv6V6Only, &false)?;
@@ -93,7 +95,7 @@ async fn accept(listener: TcpListener, router: Router) {
         let answer = answer(stream, router.clone(), Arc::clone(&progress));
         let task = tokio::spawn(answer).abort_handle();
         connections.admit(Connection { of: 0, from: from.ip(), progress, task });
-        // Its request may be here already: it is read before the next one is let in.
+        // A request may already be waiting; it is read before the next connection is accepted.
         yield_now().await;
     }
 }
@@ -140,7 +142,7 @@ mod tests {
         String::from_utf8_lossy(&answer).into_owned()
     }
 
-    /// Longer than a connection without a request lives.
+    /// Longer than a connection without a request may live.
     const PATIENCE: Duration = Duration::from_secs(30);
     const QUESTION: &[u8] = b"GET /healthz HTTP/1.0\r\n\r\n";
 

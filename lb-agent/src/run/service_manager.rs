@@ -1,6 +1,6 @@
-//! Notifies the service manager (`sd_notify(3)`), and takes resources at the start: open files, OOM score.
+//! Notifies the service manager (`sd_notify(3)`), and takes resources at the start: open files, OOM score, priority.
 //!
-//! Without a service manager nothing is sent. A refused resource is logged, and the agent serves without it.
+//! Without a service manager nothing is sent. If a resource is refused, the agent logs that and serves without it.
 
 use std::time::{Duration, Instant};
 
@@ -10,29 +10,29 @@ use tracing::{debug, info, warn};
 use crate::config::Setting;
 use crate::syscall;
 
-/// A service manager, if there is one.
+/// The service manager, if there is one.
 #[derive(Debug)]
 pub(super) struct ServiceManager {
-    /// How often it wants a sign of life: half of what it allows.
+    /// Interval at which it wants a sign of life: half of the configured timeout.
     every: Option<Duration>,
-    /// When it was told last; not before it was told that we are ready.
+    /// Time of the last notification; `None` before readiness was reported.
     told: Option<Instant>,
 }
 
 impl ServiceManager {
-    /// The one that the environment names.
+    /// Reads the service manager's wishes from the environment.
     pub(super) fn of_environment() -> Self {
         let every = sd_notify::watchdog_enabled().map(|allowed| allowed / 2);
         Self { every, told: None }
     }
 
-    /// Everything is programmed.
+    /// Notifies it that everything is programmed.
     pub(super) fn ready(&mut self) {
         tell(&[NotifyState::Ready]);
         self.told = Some(Instant::now());
     }
 
-    /// The loop turns: call it about once a second.
+    /// Notifies it that the loop turns, if that is due. Call it about once a second.
     pub(super) fn alive(&mut self) {
         if self.told.is_some_and(|told| self.is_due(told.elapsed())) {
             tell(&[NotifyState::Watchdog]);
@@ -40,12 +40,12 @@ impl ServiceManager {
         }
     }
 
-    /// The agent ends.
+    /// Notifies it that the agent stops.
     pub(super) fn stopping() {
         tell(&[NotifyState::Stopping]);
     }
 
-    /// The loop comes by once a second: whoever wants a sign more often gets one each time.
+    /// Reports whether a notification is due before the next call, a second from now.
     fn is_due(&self, since: Duration) -> bool {
         self.every.is_some_and(|every| since + Duration::from_secs(1) > every)
     }
@@ -57,15 +57,14 @@ fn tell(what: &[NotifyState<'_>]) {
     }
 }
 
-/// Takes a higher weight than other processes have, for this thread and all that it starts: call it before the runtime.
+/// Raises the priority of this thread and of all that it starts. Call it before the runtime starts.
 pub fn take_priority() {
     if let Err(error) = syscall::raise_priority() {
         debug!(%error, "priority not raised: it needs CAP_SYS_NICE");
     }
 }
 
-/// Takes as many open files as are allowed (each health-checked Service is a listener), and the place that is
-/// configured among the victims of memory shortage.
+/// Raises the limit of open files (each Service with a health check is a listener), and sets the configured OOM score.
 pub(super) fn take_resources(oom_score_adj: &Setting<i64>) {
     match syscall::raise_open_files() {
         Ok((from, to)) if from != to => info!(from, to, "raised the limit of open files"),
@@ -75,7 +74,8 @@ pub(super) fn take_resources(oom_score_adj: &Setting<i64>) {
     let wanted = oom_score_adj.value;
     match std::fs::write("/proc/self/oom_score_adj", wanted.to_string()) {
         Ok(()) => {}
-        // Lowering it wants CAP_SYS_RESOURCE, which the agent does without: the kubelet sets it for a critical pod.
+        // Lowering the score needs CAP_SYS_RESOURCE, which the agent can do without: the kubelet sets it for a critical
+        // pod.
         Err(error) if oom_score_adj.is_set() => {
             warn!(%error, wanted, "oomScoreAdj not applied: it needs CAP_SYS_RESOURCE");
         }

@@ -1,5 +1,5 @@
-//! The size of the maps: the configured one, else twice what the objects need, and never less than the default, unless
-//! the memory limit of the agent is too small for that.
+//! Sizes of the maps: the configured one, else twice what the objects need and at least the default, unless the agent's
+//! memory limit is too small for that.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,13 @@ use super::memory;
 use crate::maps::{SHAPES, Shape};
 use crate::reconcile::Limits;
 
-/// Entries of a table that packets fill, at least, however small the memory limit is. Transient entries must outlast a
-/// flood: 16,384 are half a second of 30,000 packets a second.
+/// Smallest size of tables that packets fill, whatever the memory limit.
+///
+/// Transient entries must outlast a flood: 16,384 last half a second at 30,000 packets a second.
 const LEAST: u32 = 4_096;
 const LEAST_TRANSIENT: u32 = 16_384;
 
-/// Sizes of maps by name, given what the objects need, and the bytes of memory that the agent may take.
+/// Returns the size of each sizable map by name. `need` is what the objects need, `limit` the memory limit in bytes.
 pub(super) fn chosen(
     configured: &BTreeMap<String, u32>,
     need: &Limits,
@@ -28,7 +29,8 @@ pub(super) fn chosen(
         floors.insert(shape.name, least);
     }
     for (name, need) in by_name(need) {
-        // Twice, and in steps: the same at every start of a cluster that stays about as large.
+        // Doubled and rounded to a power of two, so that restarts of a cluster of about the same size get the same
+        // sizes.
         let wanted = need.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX / 2);
         floors.insert(name, wanted.max(LEAST));
         let default = Shape::of(name).map_or(0, |shape| shape.entries);
@@ -48,7 +50,7 @@ pub(super) fn chosen(
     sizes.map(|(name, size)| (name.to_owned(), size)).collect()
 }
 
-/// The maps that would be larger if they were made now. Those whose size somebody chose stay as they are.
+/// Returns the maps that would be larger if they were created now. Maps with a configured size are left out.
 pub(super) fn outgrown(
     configured: &BTreeMap<String, u32>,
     need: &Limits,
@@ -57,6 +59,7 @@ pub(super) fn outgrown(
 ) -> Vec<&'static str> {
     let wanted = chosen(configured, need, limit);
     let is_small = |(name, has): &(&str, u32)| {
+        // Maps only grow: a smaller one would drop entries for little gain.
         !configured.contains_key(*name) && wanted.get(*name).is_some_and(|wanted| wanted > has)
     };
     by_name(has).into_iter().filter(is_small).map(|(name, _)| name).collect()

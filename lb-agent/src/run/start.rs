@@ -1,4 +1,4 @@
-//! The steps before the main loop: source, initial sync, programs, listeners.
+//! The steps before the main loop: source of objects, initial sync, programs, listeners.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,27 +26,27 @@ use crate::watch::client::Server;
 use crate::watch::source_address::Own;
 use crate::watch::{ListMode, Watch};
 
-/// How long the maps wait for the lists that tell their sizes.
+/// Time limits for the objects that determine the sizes of maps.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
-    /// Without a word from the source.
+    /// Longest time without an event from the source.
     silence: Duration,
-    /// In all: `/healthz` does not answer meanwhile, and a liveness probe waits for a minute.
+    /// Longest time in all. Meanwhile `/healthz` does not answer, and a liveness probe fails after a minute.
     in_all: Duration,
 }
 
-/// The longest that lists are waited for which come in slowly. Those of a large cluster take seconds.
+/// Time limit for objects that arrive slowly; those of a large cluster take seconds.
 const TRICKLE: Duration = Duration::from_secs(45);
-/// Where an earlier run left maps.
+/// Limits if an earlier run left maps: its programs serve meanwhile.
 pub(super) const LISTS: Patience = Patience { silence: Duration::from_secs(3), in_all: TRICKLE };
-/// Where it left none: nothing is served meanwhile.
+/// Limits if there are no maps yet: nothing is served meanwhile.
 pub(super) const FIRST_LISTS: Patience =
     Patience { silence: Duration::from_secs(10), in_all: TRICKLE };
-/// For a directory.
+/// Limits for a directory of manifests.
 pub(super) const READING: Patience =
     Patience { silence: Duration::from_mins(10), in_all: Duration::from_mins(10) };
 
-/// A tracker that knows only who we are.
+/// Makes a tracker that knows only the node's name and the configured label.
 pub(super) fn tracker(config: &Config, node: &str) -> Tracker {
     Tracker::new(NodeContext {
         service_proxy_name: config.service_proxy_name.value.as_deref().map(Arc::from),
@@ -54,7 +54,7 @@ pub(super) fn tracker(config: &Config, node: &str) -> Tracker {
     })
 }
 
-/// Listens for probes and scrapes.
+/// Starts the listeners for probes and metrics.
 pub(super) async fn start_servers(
     config: &Config,
     agent: &Agent,
@@ -81,6 +81,7 @@ pub(super) async fn start_servers(
         let is_needed = config.bind_hard_fail.value;
         if let Err(source) = servers::start(address, what, router, is_needed) {
             let text = format!("cannot listen on {address} ({what}): {source}");
+            // As kube-proxy does, with its reasons. Awaited, because the process ends after this.
             agent.shown.events.end(reason, text).await;
             return Err(Error::Listen { what, address, source });
         }
@@ -88,8 +89,9 @@ pub(super) async fn start_servers(
     Ok(())
 }
 
-/// Takes the first lists in, by which the maps are made, if they are complete in time: until it ends no probe is
-/// answered and no new pod attached. The programs of an earlier run serve meanwhile.
+/// Takes in objects until the initial sync is complete or the time is over.
+///
+/// Until it returns, no probe is answered and no new pod gets programs. The programs of an earlier run serve meanwhile.
 pub(super) async fn lists(
     tracker: &mut Tracker,
     events: &mut mpsc::Receiver<Event>,
@@ -98,7 +100,7 @@ pub(super) async fn lists(
     let began = Instant::now();
     while !tracker.is_synced() {
         let left = patience.in_all.saturating_sub(began.elapsed()).min(patience.silence);
-        // A source that always has something to say is never waited for.
+        // The total limit also counts for a source that always has another event.
         let event = if left.is_zero() { None } else { timeout(left, events.recv()).await.ok() };
         match event {
             Some(Some(event)) => drop(tracker.apply(event)),
@@ -113,13 +115,15 @@ pub(super) async fn lists(
     info!(services = counts.services, slices = counts.slices, ?took, "initial sync complete");
 }
 
-/// Loads and attaches to sockets, which takes seconds; nothing if we are asked to stop meanwhile.
+/// Loads the programs and attaches the socket hooks, which takes seconds. Returns `None` if the agent is stopped
+/// meanwhile.
 pub(super) async fn load(
     paths: datapath::Options,
     stop: &mut Stop,
 ) -> Result<Option<Datapath>, Error> {
     let loading = spawn_blocking(move || {
         let mut datapath = Datapath::load(&paths)?;
+        // During an upgrade the old hooks stay until everything is programmed.
         if !datapath.is_upgrading() {
             datapath.attach_sockets(&paths.cgroup)?;
         }

@@ -1,5 +1,5 @@
-//! State that the maps cannot hold: names of services, conflicts, refusals. Written beside the pins (a bpffs
-//! holds no files) for `status` and `lb list`, which do without when it is missing.
+//! State that the maps cannot hold: names of services, conflicts, refusals. It is written beside the pins (a bpffs
+//! cannot contain files) for `status` and the lists, which also work without it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,43 +19,43 @@ use crate::reconcile::Reconciler;
 use crate::show::words;
 use crate::snapshot::{Finding, Stale, ViewHealth};
 
-/// The names of 50,000 services are a few megabytes: not for every change.
+/// Shortest interval between writes: the names of 50,000 services are a few megabytes.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The file and what is in it.
+/// The content of the state file, and what was written last.
 #[derive(Debug)]
 pub struct State {
     path: PathBuf,
     node: String,
     view: ViewHealth,
     changed: Option<Instant>,
-    /// The stale kinds that were written.
+    /// The stale kinds that were written last.
     stale: BTreeMap<String, String>,
     acceleration: BTreeMap<String, String>,
-    /// The faults of objects: those that are kept by name, and the number of all.
+    /// Faults of objects: the first ones as texts, and the number of all.
     findings: (Vec<String>, usize),
-    /// The faults of devices and attachments.
+    /// Faults of interfaces and attachments.
     of_node: Vec<String>,
-    /// The last file that was written, without names, and its names.
+    /// The content that was written last, without names; then the version of the names.
     told: StateFile,
     naming: Option<u64>,
     names: Journal,
-    /// When everything that came was programmed last, and whether that is written.
+    /// Time when everything that had arrived was programmed, and whether that was written.
     synced: Option<Timestamp>,
     is_synced_written: bool,
     writing: Option<JoinHandle<()>>,
     written: Arc<Mutex<Written>>,
 }
 
-/// The result of writing the file. Locked while it is written, so that no older state overwrites a newer one.
+/// The result of writing the file. It is locked during a write, so that no older state overwrites a newer one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Written {
-    /// How many were begun; only the last of them counts.
+    /// Number of writes that were begun; only the last one counts.
     begun: u64,
     has_failed: bool,
 }
 
-/// Problems that are kept by name.
+/// Largest number of problems that are kept as texts.
 const NAMED: usize = 20;
 
 impl State {
@@ -85,19 +85,19 @@ impl State {
         self.changed();
     }
 
-    /// These things are wrong with objects.
+    /// Sets the faults of objects.
     pub(super) fn finds(&mut self, mut findings: impl Iterator<Item = impl ToString>) {
         let named: Vec<String> = findings.by_ref().take(NAMED).map(|it| it.to_string()).collect();
         let count = named.len() + findings.count();
         self.findings = (named, count);
     }
 
-    /// These things are wrong with devices and attachments.
+    /// Sets the faults of interfaces and attachments.
     pub(super) fn finds_on_node(&mut self, problems: Vec<String>) {
         self.of_node = problems;
     }
 
-    /// The faults of the source itself.
+    /// Returns the faults of the source itself.
     pub(super) fn of_source(&self) -> Vec<Finding> {
         self.view.problems()
     }
@@ -106,7 +106,7 @@ impl State {
         self.changed.get_or_insert_with(Instant::now);
     }
 
-    /// Service ports have these names: to be told before they have rows.
+    /// Writes names of service ports to the journal. Call it before their rows are written.
     pub(super) fn name(&self, named: Vec<(ServiceId, PortKey)>) {
         if named.is_empty() {
             return;
@@ -117,12 +117,12 @@ impl State {
         }
     }
 
-    /// Everything that came is programmed.
+    /// Records that everything that arrived is programmed.
     pub(super) fn synced(&mut self) {
         (self.synced, self.is_synced_written) = (Some(Timestamp::now()), false);
     }
 
-    /// Once a second: writes the time of the last sync, if that is another or its file is gone.
+    /// Writes the time of the last sync if it changed or its file is missing. Call it once a second.
     pub(super) fn write_sync(&mut self) {
         let file = self.path.with_file_name("synced");
         let is_due = !self.is_synced_written || !file.exists();
@@ -136,9 +136,10 @@ impl State {
         self.is_synced_written = written.is_ok();
     }
 
-    /// Whether something changed, and long enough ago, or somebody removed the file; at once when the view became old
-    /// or fresh.
+    /// Reports whether the file should be written: something changed more than a second ago, or the file is missing. A
+    /// kind that became stale or fresh, or another list of problems, is due at once.
     pub(super) fn is_due(&mut self) -> bool {
+        // One write at a time.
         if self.writing.as_ref().is_some_and(|writing| !writing.is_finished()) {
             return false;
         }
@@ -155,6 +156,7 @@ impl State {
         let of_source = of_source.iter().map(ToString::to_string);
         let all = self.of_node.iter().cloned().chain(of_source).chain(of_objects.iter().cloned());
         let known = self.of_node.len() + of_source_count + count;
+        // Problems of the node come first, as they concern all Services.
         let mut named: Vec<String> = all.take(NAMED).collect();
         match known.saturating_sub(named.len()) {
             0 => {}
@@ -163,7 +165,7 @@ impl State {
         named
     }
 
-    /// How many kinds of objects are not followed at the moment.
+    /// Returns the number of kinds of objects whose watch fails at the moment.
     pub(super) fn stale_kinds(&self) -> usize {
         self.view.kinds().values().filter(|view| view.stale.is_some()).count()
     }
@@ -178,8 +180,8 @@ impl State {
             .collect()
     }
 
-    /// Writes what differs from what was written last, in a thread of its own: names of 50,000 services take
-    /// longer than a change may.
+    /// Writes the state if it changed, in a thread of its own: the names of 50,000 services take longer than a turn of
+    /// the loop may.
     pub(super) fn write(
         &mut self,
         reconciler: &Reconciler,
@@ -191,7 +193,7 @@ impl State {
         }
     }
 
-    /// The same, done when this returns.
+    /// Writes the state if it changed, before it returns.
     pub(super) fn write_now(
         &mut self,
         reconciler: &Reconciler,
@@ -237,13 +239,16 @@ impl State {
         let naming = Some(reconciler.naming());
         let written = Arc::clone(&self.written);
         let mut before = lock(&written);
+        // The names are compared by the count of changes, as there may be very many.
         let is_told = self.naming == naming && self.told == known && self.path.exists();
         if is_told && !before.has_failed {
             return None;
         }
+        // The file is written by another thread; the number lets the newest state win.
         before.begun += 1;
         let number = before.begun;
         (self.naming, self.told) = (naming, known.clone());
+        // Copied here and turned into texts by the writing thread, as that takes longer.
         let names: Vec<(ServiceId, PortKey)> =
             reconciler.names().map(|(id, key)| (id, key.clone())).collect();
         let (path, journal) = (self.path.clone(), self.names.clone());
@@ -254,7 +259,7 @@ impl State {
         Some(move || {
             let mut written = lock(&written);
             if written.begun != number {
-                // A newer one was written meanwhile, or waits for this one.
+                // A newer state was written meanwhile, or waits for the lock.
                 return;
             }
             known.names = names.iter().map(|(id, key)| (*id, name(key))).collect();
@@ -276,7 +281,7 @@ fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
     written.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// `namespace/name:port`, as people write it; the port without a name is not there.
+/// Returns `namespace/name:port`, or without the port if it has no name.
 pub(crate) fn name(key: &PortKey) -> String {
     match key.port.as_str() {
         "" => key.service.to_string(),

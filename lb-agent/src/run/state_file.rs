@@ -1,4 +1,4 @@
-//! The state file: what a run knew last, for `status` and the lists.
+//! The state file: the last state of a run, for `status` and the lists.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,33 +15,34 @@ use super::journal::Journal;
 #[serde(rename_all = "camelCase", default)]
 pub struct StateFile {
     pub node: String,
-    /// The process.
+    /// Process id of the agent.
     pub pid: u32,
-    /// When this was written.
+    /// Time of writing, in RFC 3339.
     pub written: String,
-    /// Kinds of objects whose changes did not arrive, since when, and why.
+    /// Kinds of objects whose changes do not arrive: since when, and why.
     pub stale: BTreeMap<String, String>,
-    /// Devices to the outside: nothing where XDP accelerates and sends, else why it does not.
+    /// External interfaces: empty if XDP is attached and redirects, else why not.
     pub acceleration: BTreeMap<String, String>,
-    /// Service ports by identity.
+    /// Names of service ports by service id.
     pub names: BTreeMap<u32, String>,
     /// Service ports without room, and the map that is full.
     pub refused: BTreeMap<String, String>,
-    /// Service ports some of whose entries a map did not take, and why.
+    /// Service ports some of whose entries a map refused, and why.
     pub unwritten: BTreeMap<String, String>,
-    /// Devices that were taken for those of pods, and may lead outside.
+    /// Interfaces that are treated as those of pods and may lead outside.
     pub ambiguous: Vec<String>,
-    /// Frontends several services ask for: the winner, then the others.
+    /// Frontends that several Services claim: the winner, then the others.
     pub conflicts: BTreeMap<String, Vec<String>>,
-    /// The faults of the source (files that cannot be read, objects of no use), of our Node and of Services.
+    /// Faults of the source (unreadable files, unsupported objects), of the Node and of Services.
     pub problems: Vec<String>,
 }
 
-/// Where a run over these pins keeps its state.
+/// Returns the path of the state file for a `--bpf-dir`.
 pub fn state_file(bpf_dir: &Path) -> PathBuf {
     let name: Vec<String> = bpf_dir
         .components()
         .filter_map(|part| match part {
+            // The path becomes one name, so that agents with different `--bpf-dir` do not share a file.
             std::path::Component::Normal(name) => Some(name.to_string_lossy().into_owned()),
             std::path::Component::Prefix(_)
             | std::path::Component::RootDir
@@ -52,24 +53,24 @@ pub fn state_file(bpf_dir: &Path) -> PathBuf {
     Path::new("/run/lb-agent").join(name.join("-")).join("state.json")
 }
 
-/// Where a run over these pins keeps the time of its last sync: beside the state, which is megabytes of names and not
-/// for every change.
+/// Returns the path of the file with the time of the last sync. It is separate from the state, whose megabytes of names
+/// are not written at every change.
 pub fn sync_file(bpf_dir: &Path) -> PathBuf {
     state_file(bpf_dir).with_file_name("synced")
 }
 
-/// Where a run over these pins notes what the loopback device was like before.
+/// Returns the path of the file with the earlier settings of the loopback interface.
 pub fn loopback_file(bpf_dir: &Path) -> PathBuf {
     state_file(bpf_dir).with_file_name("loopback.json")
 }
 
-/// When everything that had come was programmed last by a run over these pins.
+/// Returns the time when a run over these pins had last programmed everything.
 pub(crate) fn last_sync(bpf_dir: &Path) -> Option<Timestamp> {
     fs::read_to_string(sync_file(bpf_dir)).ok()?.trim().parse().ok()
 }
 
 impl StateFile {
-    /// Reads the last state of the last run over these pins; an empty one when it left no file.
+    /// Reads the last state of a run over these pins; an empty one if there is no file.
     pub fn read(bpf_dir: &Path) -> Self {
         Self::read_file(&state_file(bpf_dir))
     }
@@ -82,7 +83,7 @@ impl StateFile {
         known
     }
 
-    /// Puts this in the place of what a file holds.
+    /// Replaces the content of a file, atomically.
     pub(super) fn replace(&self, path: &Path) -> io::Result<()> {
         let directory = path.parent().unwrap_or_else(|| Path::new("/run"));
         fs::create_dir_all(directory)?;
@@ -99,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Enough for a hundred failures of a reader that takes the state before the journal.
+    /// Enough for a hundred failures of a reader that reads the state before the journal.
     const ROUNDS: u32 = 2_000;
 
     #[test]

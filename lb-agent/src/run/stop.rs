@@ -4,7 +4,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::Error;
 
-/// SIGTERM and SIGINT.
+/// Receives SIGTERM and SIGINT.
 pub(super) struct Stop {
     terminate: Signal,
     interrupt: Signal,
@@ -16,7 +16,7 @@ impl Stop {
         Ok(Self { terminate, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Returns when one of them came.
+    /// Returns when one of the signals arrives.
     pub(super) async fn asked(&mut self) {
         tokio::select! {
             _ = self.terminate.recv() => {}

@@ -1,10 +1,10 @@
-//! The interval between sweeps: the fuller the table, the shorter.
+//! The interval between sweeps: shorter for a fuller table.
 
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Time to the next sweep.
+/// Returns the time until the next sweep, for a table with this many entries of its capacity.
 pub(super) const fn period(entries: usize, capacity: u32) -> Duration {
     let capacity = capacity as usize;
     Duration::from_secs(match entries {
@@ -14,7 +14,7 @@ pub(super) const fn period(entries: usize, capacity: u32) -> Duration {
     })
 }
 
-/// The clock by which the data path stamps flows.
+/// Returns the time of the clock with which the data path stamps flows.
 pub(crate) fn monotonic() -> Duration {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }

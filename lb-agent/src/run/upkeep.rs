@@ -1,4 +1,4 @@
-//! Periodic work of the main loop: retries, inspection of attachments, sweeps, reports.
+//! Periodic work of the main loop: retries, inspection of attachments, sweeps and reports.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,14 +18,15 @@ use crate::show::words;
 use crate::sweep::{self, Report};
 use crate::syscall::{give_memory_back, unhurried};
 
-/// Nobody tells of a program that is detached: looking is a few system calls a device.
+/// Interval of inspections. The kernel does not report a detached program, so a few system calls for each interface
+/// look for one.
 pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 
-/// A run lasts so long at least before another begins with larger maps.
+/// Shortest time between restarts for larger maps.
 const GROWTH: Duration = Duration::from_secs(20);
 
 impl Agent {
-    /// Writes what `status` and lists want to know, done when this returns.
+    /// Writes the state for `status` and the lists before it returns.
     pub(super) fn write_state(&mut self) {
         self.count();
         self.state.write_sync();
@@ -43,16 +44,18 @@ impl Agent {
         *usage = self.reconciler.usage();
     }
 
-    /// Once a second: what is due, what failed, what waits.
+    /// Does the work that is due once a second: retries, repairs and reports.
     pub(super) fn tick(&mut self) {
         if self.reconciler.is_waiting() {
             self.change(Reconciler::tick);
         }
+        // Taken before the retry: if that ends the failure, it may also have completed a sync.
         let was_failing = self.writer.failing_since().is_some();
         if self.writer.retry(&self.numbers) {
             self.state.changed();
         }
         self.pass_time();
+        // From then on the take-over compares connections with the frontends, so all of these must be written.
         if self.is_programmed && self.writer.is_done() {
             self.takeover.programmed();
         }
@@ -83,8 +86,9 @@ impl Agent {
         }
     }
 
-    /// Says to which frontends processes of this host need routes: to all that are not addresses of the node.
+    /// Publishes the frontends that processes of this host need routes to: those that are not addresses of the node.
     fn take_roads(&mut self) {
+        // Before that, frontends of an earlier run would lose their routes.
         if !self.is_programmed || !std::mem::take(&mut self.frontends_are_due) {
             return;
         }
@@ -99,9 +103,9 @@ impl Agent {
         });
     }
 
-    /// Whether somebody found no room in a map that would be larger if it were made now.
+    /// Reports whether a Service found no room in a map that would be larger if it were created now.
     pub(super) fn wants_larger_maps(&self) -> bool {
-        // Not again and again, should that not help.
+        // If a restart did not help, the next one must not follow at once.
         if self.began.elapsed() < GROWTH || self.reconciler.refused().next().is_none() {
             return false;
         }
@@ -115,7 +119,7 @@ impl Agent {
         wants
     }
 
-    /// Looks at what is attached.
+    /// Inspects the attachments and collects the problems of the node.
     pub(super) fn inspect(&mut self) {
         self.inspected = Instant::now();
         self.keep_listeners();
@@ -129,11 +133,12 @@ impl Agent {
         problems.extend(self.memory_problem.clone());
         problems.extend(self.early_drops.problems(&self.reconciler));
         Numbers::set(&self.numbers.node_problems, problems.len());
+        // Problems are counted at one place, so that metric, probe and status agree.
         self.health.troubles(problems.len(), self.state.stale_kinds());
         self.state.finds_on_node(problems);
     }
 
-    /// Leaves ClusterIPs that are addresses of this node to the processes that listen there.
+    /// Leaves `ClusterIP`s that are addresses of this node to the processes that listen there.
     fn keep_listeners(&mut self) {
         if !self.is_programmed {
             return;
@@ -166,7 +171,7 @@ impl Agent {
             self.is_upgraded = self.devices.finish_upgrade();
         }
         if is_complete && self.is_programmed && self.writer.is_done() && !self.health.is_ready() {
-            // Whoever asks now is told names, not numbers.
+            // From readiness on, lists must be able to show names.
             self.write_state();
             self.health.ready();
             self.manager.ready();
@@ -179,6 +184,7 @@ impl Agent {
     pub(super) fn begin_sweep(&self, maps: &Arc<Maps>) -> JoinHandle<Result<Report, maps::Error>> {
         let maps = Arc::clone(maps);
         let context = sweep::Context {
+            // Taken now: the walk runs beside the main loop, which may change it.
             leaving: self.reconciler.leaving(),
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
@@ -186,7 +192,7 @@ impl Agent {
         spawn_blocking(move || unhurried(|| sweep::sweep(&maps, &context, monotonic())))
     }
 
-    /// Takes a sweep's report over, and says when the next one is due.
+    /// Takes in the report of a sweep. Returns the time until the next one.
     pub(super) fn take_report(
         &mut self,
         result: Result<Result<Report, maps::Error>, JoinError>,

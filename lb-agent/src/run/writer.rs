@@ -1,9 +1,11 @@
-//! Applies operations in order. An entry that a map does not take costs its own service, nobody else: a new one is not
-//! served, one that was served goes on as it was (what it leads to is given to nobody before it is gone, see
-//! [`Writer::is_up_to_date`]). The entry is tried again every second, each for itself: what one map refuses another takes,
-//! and a short entry finds room where a long one does not.
+//! Applies operations to the maps in order.
 //!
-//! Only what belongs to no single service, or what an array refuses, holds the rest up.
+//! An entry that a map refuses affects only its own service: a new one is not served, and one that was served stays as
+//! it was. (What the old entry refers to is not reused before the entry is gone, see [`Writer::is_up_to_date`].) Each
+//! refused entry is retried every second, independently: one map may accept what another refuses, and a small entry may
+//! find room where a large one does not.
+//!
+//! Only operations that belong to no single service, and those that an array refuses, hold up the rest.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -19,17 +21,19 @@ use crate::reconcile::Op;
 #[cfg(test)]
 mod tests;
 
-/// The kernel refuses for moments: memory under pressure, a bucket that another CPU holds.
+/// Number of attempts at once: the kernel refuses some writes only for a moment, if memory is short or another CPU
+/// holds the bucket.
 const ATTEMPTS: u32 = 3;
 
-/// Refused entries that are tried again at once: a few milliseconds. Where there are more they take turns.
+/// Number of refused entries that are retried in one turn, which takes a few milliseconds. The others follow in later
+/// turns.
 const TURN: usize = 2_000;
 
-/// The tables that operations are applied to.
+/// The tables that operations are applied to; a test has its own.
 pub(super) trait Table {
     fn apply(&mut self, op: &Op) -> Result<(), Failure>;
 
-    /// Whether a frontend has an entry.
+    /// Reports whether a frontend has an entry.
     fn has(&self, frontend: &Frontend) -> bool;
 }
 
@@ -39,12 +43,12 @@ impl Table for Maps {
     }
 
     fn has(&self, frontend: &Frontend) -> bool {
-        // Where nobody can tell it may be there.
+        // If the lookup fails, the entry may exist.
         self.service(frontend).map_or(true, |service| service.is_some())
     }
 }
 
-/// An entry of a map in which every entry is one service's.
+/// An entry of a map in which every entry belongs to one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Entry {
     Service(Frontend),
@@ -68,7 +72,7 @@ impl Entry {
     }
 }
 
-/// The service whose own entry an operation puts: what is refused of it holds nobody else up.
+/// Returns the service whose own entry an operation puts. Refusing it affects no other service.
 const fn put_for(op: &Op) -> Option<ServiceId> {
     match op {
         Op::PutService { service, .. } => Some(service.id),
@@ -87,20 +91,20 @@ const fn put_for(op: &Op) -> Option<ServiceId> {
 struct Refused {
     op: Op,
     why: String,
-    /// The map holds the entry of before, which is served.
+    /// Whether the map still has the earlier entry, which is served.
     is_served: bool,
 }
 
-/// The maps, and what they still have to take.
+/// The maps, and the operations that they have not accepted yet.
 #[derive(Debug)]
 pub(super) struct Writer<T> {
     maps: T,
     queue: VecDeque<Op>,
-    /// Since when something holds the queue up.
+    /// Time since which an operation holds up the queue.
     failing: Option<Instant>,
-    /// Entries that were not taken.
+    /// Refused entries, which do not hold up the queue.
     aside: BTreeMap<Entry, Refused>,
-    /// The last of them that was tried again.
+    /// The refused entry that was retried last.
     tried: Option<Entry>,
 }
 
@@ -109,7 +113,7 @@ impl<T: Table> Writer<T> {
         Self { maps, queue: VecDeque::new(), failing: None, aside: BTreeMap::new(), tried: None }
     }
 
-    /// Applies operations after those that wait.
+    /// Applies operations, after those that wait.
     pub(super) fn write(&mut self, ops: Vec<Op>, numbers: &Numbers) {
         self.queue.extend(ops);
         if self.failing.is_none() {
@@ -117,13 +121,14 @@ impl<T: Table> Writer<T> {
         }
     }
 
-    /// Tries what failed again. Says whether something is different.
+    /// Retries what was refused. Returns whether the set of refused entries changed.
     pub(super) fn retry(&mut self, numbers: &Numbers) -> bool {
         let before = self.aside.len();
         if self.failing.is_some() {
             self.drain(numbers);
         }
         for entry in self.turn() {
+            // Source ranges that an outdated but live entry may need are not removed yet.
             if self.aside.get(&entry).is_none_or(|refused| self.waits(&refused.op)) {
                 continue;
             }
@@ -141,9 +146,10 @@ impl<T: Table> Writer<T> {
         before != self.aside.len()
     }
 
-    /// The entries whose turn it is: those behind the last that was tried, then from the first.
+    /// Returns the entries to retry now: those after the last one that was tried, then from the first.
     fn turn(&mut self) -> Vec<Entry> {
         let last = self.tried;
+        // In turn, so that a few entries that always fail do not keep the others from being tried.
         let behind = self.aside.range((last.map_or(Unbounded, Excluded), Unbounded));
         let up_to = last.map(|last| self.aside.range((Unbounded, Included(last))));
         let all = behind.chain(up_to.into_iter().flatten());
@@ -152,7 +158,7 @@ impl<T: Table> Writer<T> {
         turn
     }
 
-    /// Whether everything is in the maps that they take.
+    /// Reports whether no operation waits; refused entries do not count.
     pub(super) fn is_done(&self) -> bool {
         self.queue.is_empty()
     }
@@ -166,17 +172,17 @@ impl<T: Table> Writer<T> {
         self.aside.values().any(|refused| refused.is_served)
     }
 
-    /// Whether an old entry that is still served may need what this takes away.
+    /// Reports whether an operation removes something that an outdated but live entry may need.
     fn waits(&self, op: &Op) -> bool {
         matches!(op, Op::RemoveSource { .. }) && self.serves_old()
     }
 
-    /// Since when a refused write holds up all others; `/healthz` counts from then.
+    /// Returns the time since which a refused write holds up all others; `/healthz` counts from then.
     pub(super) const fn failing_since(&self) -> Option<Instant> {
         self.failing
     }
 
-    /// Services some of whose entries were not taken, and why.
+    /// Returns the services some of whose entries were refused, and why.
     pub(super) fn unwritten(&self) -> Vec<(ServiceId, String)> {
         let of = |refused: &Refused| Some((put_for(&refused.op)?, refused.why.clone()));
         self.aside.values().filter_map(of).collect()
@@ -187,6 +193,7 @@ impl<T: Table> Writer<T> {
         while let Some(op) = self.queue.pop_front() {
             let entry = Entry::of(&op);
             if let Some(entry) = &entry {
+                // A newer write of the same entry replaces the one that was refused.
                 drop(self.aside.remove(entry));
             }
             if let Some(entry) = entry
@@ -203,7 +210,7 @@ impl<T: Table> Writer<T> {
             };
             Numbers::add(&numbers.failures, 1);
             if let (Some(entry), Some(_)) = (entry, put_for(&op)) {
-                // Without a source, sources are refused that were allowed: never the other way round.
+                // A missing source entry refuses clients that are allowed; it never allows others.
                 let is_served =
                     matches!(&op, Op::PutService { frontend, .. } if self.maps.has(frontend));
                 let why = crate::chain(&failure);
@@ -211,6 +218,7 @@ impl<T: Table> Writer<T> {
                 drop(self.aside.insert(entry, Refused { op, why, is_served }));
             } else {
                 Numbers::add(&numbers.operations, done);
+                // All later writes wait for this one: they may depend on it.
                 self.queue.push_front(op);
                 self.fail(&failure);
                 return;

@@ -1,4 +1,4 @@
-//! `affinity list`: clients and the backends they stick to.
+//! `affinity list`: clients and the backends to which they are bound.
 
 use std::path::Path;
 
@@ -25,14 +25,14 @@ pub struct Stuck {
     idle_seconds: u64,
 }
 
-/// The affinities, as text.
+/// Returns the affinities as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let backends = maps.backends()?;
     let now = monotonic().as_nanos() as u64;
     let all = maps.affinities()?;
     let known = StateFile::read(bpf_dir);
-    // By the backend: a row of layout v5 may name a client by a cookie, which has no family.
+    // The family of the backend: a row of layout v5 may name a client by a cookie, which has no family.
     let is_v4 = |affinity: &Affinity| {
         backends.get(affinity.backend as usize).is_some_and(|row| row.ip.is_v4())
     };
@@ -53,7 +53,7 @@ fn stuck(
     service: Option<String>,
     now: u64,
 ) -> Stuck {
-    // Another epoch: the endpoint left, and the next packet chooses anew.
+    // Another epoch means that the endpoint was removed; the next packet selects a new one.
     let row = backends.get(affinity.backend as usize).filter(|row| row.epoch == affinity.epoch);
     Stuck {
         client: words::client(client.ip),
@@ -74,7 +74,7 @@ impl Row for Stuck {
         vec![
             self.client.clone(),
             words::service(self.id, self.service.as_deref()),
-            self.backend.clone().unwrap_or_else(|| "(left)".into()),
+            self.backend.clone().unwrap_or_else(|| "(removed)".into()),
             words::age(self.idle_seconds),
             self.policy.into(),
             self.id.to_string(),

@@ -1,7 +1,7 @@
-//! `status --verbose`: all programs attached to our interfaces and socket hooks, in their order, and missing kernel
+//! `status --verbose`: all programs on the served interfaces and socket hooks in their order, and missing kernel
 //! features.
 //!
-//! Interfaces are those of the network namespace that the command runs in, which must be the agent's.
+//! Interfaces are those of the network namespace of the command, which must be the agent's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::maps::Maps;
 use crate::node::watch::look;
 use crate::syscall::device_name;
 
-/// The programs of each device and of the sockets' hooks, ours among them, as they run.
+/// Adds the programs on each interface and on the socket hooks in the order in which they run, this agent's among them.
 pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
     let programs = loaded_programs().filter_map(Result::ok);
     let names: BTreeMap<u32, String> = programs
@@ -27,11 +27,13 @@ pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(
         let order: Vec<String> = programs.iter().map(|program| of(&names, *program)).collect();
         order.join(", ")
     };
+    // A part that cannot be read must not hide the others.
     let cannot = |error: &dyn std::error::Error| format!("unknown: {error}");
     let mut say = |at: &str, place: &str, order: String| {
         line(text, "Programs", &format!("{at:<15} {place:<12} {order}"));
     };
     let mut devices = maps.devices()?;
+    // A hash map has no order.
     devices.sort_by_key(|(index, _)| *index);
     let view = look();
     for (index, _) in devices {

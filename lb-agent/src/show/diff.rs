@@ -1,7 +1,9 @@
-//! `lb diff`: the desired state of the source, compared with the maps.
+//! `lb diff`: the desired state of the source compared with the maps.
 //!
-//! Both are compared by their effect on packets, not by their position: numbers of services, rows and lines may differ.
-//! Node-wide settings are not compared: they depend on interfaces that only the agent watches.
+//! Both are compared by their effect on packets, not by their positions: numbers of services, rows and lines may
+//! differ.
+//!
+//! Node-wide settings are not compared, as they depend on interfaces that only the agent watches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,7 +19,7 @@ use crate::cli::Format;
 use crate::reconcile::{Actual, Change, Limits, Op, Reconciler};
 use crate::run::{StateFile, name};
 
-/// Something that is not as it is asked for.
+/// A difference between the desired state and the maps.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Difference {
@@ -27,18 +29,18 @@ pub struct Difference {
     what: String,
 }
 
-/// The treatment of a packet to a frontend, in words.
+/// The treatment of a packet to a frontend, as text.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Meaning {
     service: u32,
     rules: BTreeSet<String>,
 }
 
-/// The differences as text, and whether there are none.
+/// Returns the differences as text, and whether there are none.
 pub fn diff(bpf_dir: &Path, wanted: Vec<Change>, format: Format) -> Result<(String, bool), Error> {
     let maps = open(bpf_dir)?;
     let actual = maps.actual()?;
-    // Names after rows, as in `list::entries`.
+    // Names are read after rows, as in `list::entries`.
     let known = StateFile::read(bpf_dir);
     let differences = compare(maps.limits()?, wanted, &actual, &known);
     Ok((print::print(&differences, format)?, differences.is_empty()))
@@ -52,6 +54,7 @@ fn compare(
 ) -> Vec<Difference> {
     let mut reconciler = Reconciler::new(limits);
     let mut image = Image::default();
+    // The agent's own code makes the maps of the desired state, in memory.
     reconciler.plan(Duration::ZERO, wanted).iter().for_each(|op| image.apply(op));
     let names: BTreeMap<u32, String> =
         reconciler.names().map(|(id, key)| (id, name(key))).collect();
@@ -61,6 +64,7 @@ fn compare(
     for frontend in frontends {
         let (want, hold) = (wanted.get(frontend), held.get(frontend));
         let service = want.and_then(|want| names.get(&want.service));
+        // The desired state has numbers of its own; those of the maps are named in the state file.
         let service = service.or_else(|| known.names.get(&hold?.service)).cloned();
         let mut note = |what: String| {
             let (frontend, service) = (words::frontend(frontend), service.clone());
@@ -83,7 +87,7 @@ fn compare(
     all
 }
 
-/// The kind of an entry: a frontend, or the mark by which the other ports of its address are refused.
+/// Returns the type of an entry: a frontend, or the marker of an address whose other ports are refused.
 fn what(frontend: &Frontend) -> &'static str {
     if words::is_mark(frontend) {
         "ClusterIP marker (other ports are refused)"
@@ -92,7 +96,7 @@ fn what(frontend: &Frontend) -> &'static str {
     }
 }
 
-/// The maps as operations leave them.
+/// The content of the maps after a number of operations.
 #[derive(Debug, Default)]
 struct Image {
     services: BTreeMap<Frontend, Service>,
@@ -146,11 +150,12 @@ impl Image {
 fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
     let mut sources: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for (bits, source) in &actual.sources {
-        // The service's 32 bits lead, and IPv4 is mapped.
+        // The 32 bits of the service come first, and IPv4 is in mapped form.
         let length = bits.saturating_sub(if source.ip.is_v4() { 128 } else { 32 });
         let text = format!("source {}/{length}", words::ip(source.ip));
         sources.entry(source.service).or_default().insert(text);
     }
+    // Draining entries serve only known flows, so they are not a difference.
     let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::LEAVING);
     let meaning = |(frontend, service): &(Frontend, Service)| {
         let mut rules: BTreeSet<String> = BTreeSet::new();
@@ -180,7 +185,7 @@ fn flags(flags: Flags) -> impl Iterator<Item = String> {
     names.into_iter().filter(move |(flag, _)| flags.has(*flag)).map(|(_, name)| name.to_owned())
 }
 
-/// The backends of a set; of one whose lines are damaged, that they are.
+/// Returns the backends of a set, or a note that its lines are damaged.
 fn members(actual: &Actual, id: u32, set: Set, which: &str) -> BTreeSet<String> {
     let Some(rows) = actual.sound_members(id, set) else {
         return BTreeSet::from([format!("{which} selection table (damaged)")]);

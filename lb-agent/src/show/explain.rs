@@ -1,4 +1,4 @@
-//! `explain`: what becomes of the first packet of a client, by the data path's own code over the pinned maps.
+//! `explain`: shows the fate of a client's first packet, by running the data path's own code on the pinned maps.
 //!
 //! The maps do not change, and no agent is needed.
 
@@ -29,22 +29,22 @@ pub use explanation::Explanation;
 use live::Live;
 use origin::Origin;
 
-/// Largest IP packet of a route that is not asked for its MTU: a first packet is short.
+/// The maximum IP packet size assumed where the route's MTU is not queried: a first packet is short.
 const MTU: u16 = u16::MAX;
 
-/// A client's question.
+/// The packet to explain.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Address and port of the client.
     pub from: SocketAddr,
-    /// The frontend that it asks.
+    /// The destination of the client, usually a frontend.
     pub to: SocketAddr,
     pub protocol: Protocol,
-    /// The interface by which it comes in; without one, that of the route to the client.
+    /// The interface on which the packet arrives. If not given, that of the route to the client.
     pub device: Option<String>,
 }
 
-/// Runs the packet.
+/// Runs the packet through the data path.
 pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error> {
     let (from, to) = (question.from.ip(), question.to.ip());
     if from.is_ipv4() != to.is_ipv4() {
@@ -55,7 +55,7 @@ pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error
     let origin = Origin::find(&maps, &settings, question)?;
     let mut passed = pass(&maps, &origin, question, BTreeMap::new())?;
     if passed.verdict == Verdict::Drop(DropReason::NoRoute) {
-        // A packet of this node: which way it leaves is asked only once its backend is known.
+        // A packet of this node: its route is queried only when its backend is known.
         let Scratch { next, pair, found, .. } = &*passed.scratch;
         let flow = if *next == Next::First { &pair.forward } else { &found.flow };
         let backend = flow.to.destination;
@@ -70,7 +70,7 @@ pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error
     Ok(explanation::told(&settings, &known, &origin, (question, frontend), &passed))
 }
 
-/// The end of a packet, and the working memory that it left.
+/// The verdict of a packet, and the working memory after it.
 struct Passed {
     verdict: Verdict,
     scratch: Box<Scratch>,
@@ -87,13 +87,14 @@ fn pass(
     let mut packet = Bytes::new(bytes, Home::Skb);
     (packet.device, packet.from_host, packet.routes) = (origin.device, origin.is_node, routes);
     let mut scratch: Box<Scratch> = Box::default();
+    // The same functions as in the kernel's programs, on the maps as they are now.
     let handle = if origin.is_node { whole::egress } else { whole::ingress };
     let verdict = handle(&mut packet, &live, &mut scratch, origin.role);
     live.finish()?;
     Ok(Passed { verdict, scratch })
 }
 
-/// The frontend that was found, if one was.
+/// Returns the frontend that was found, if any.
 fn frontend(
     maps: &Maps,
     question: &Question,
@@ -102,6 +103,7 @@ fn frontend(
     let (ip, port) = (wire(question.to.ip()), passed.scratch.headers.key.tuple.destination_port);
     let of = [
         Frontend::new(ip, port, question.protocol),
+        // The data path looks up the address first and the NodePort second.
         Frontend::node_port(ip, port, question.protocol),
     ];
     for frontend in of {

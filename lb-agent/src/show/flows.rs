@@ -1,4 +1,4 @@
-//! `ct list` and `ct flush`: what the data path remembers of translated packets.
+//! `ct list` and `ct flush`: the flow entries of translated packets.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::maps::Maps;
 use crate::reconcile::wire;
 use crate::run::{StateFile, monotonic};
 
-/// One flow: what its client asks for, and who answers.
+/// One flow: the frontend that its client uses, and the backend that replies.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
@@ -34,7 +34,7 @@ pub struct Shown {
     epoch: u32,
 }
 
-/// Writes the flows as text, while it reads them: full tables are as large as the memory of the agent's container.
+/// Writes the flows as text while reading them: full tables are as large as the memory of the agent's container.
 pub fn list(
     bpf_dir: &Path,
     scope: &Scope,
@@ -56,7 +56,7 @@ pub fn list(
     let mut rows = print::Pieces::new(to, format);
     maps.each_flow(is_shown, |key, flow| {
         let reply = maps.flow(&key.opposite(flow))?;
-        // Idle entries that packets treat as absent are left until others need their room.
+        // Idle entries that packets treat as absent stay until their space is needed.
         if lifetimes.is_over(key, flow, reply.as_ref(), now) {
             return Ok(());
         }
@@ -66,12 +66,12 @@ pub fn list(
     rows.finish()
 }
 
-/// Deletes the flows that the filter means, and says how many entries went.
+/// Deletes the flows that match the filter, and returns how many entries were deleted.
 pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let known = StateFile::read(bpf_dir);
-    // The entry that a client's packets meet comes last: removed before the others, it would be made anew beside them,
-    // and then stand without them.
+    // The entries that a client's packets meet come last. If they were removed first, the client's next packet would
+    // recreate one beside the other entries of its flow, which would then be removed without it.
     let (mut others, mut first) = (Vec::new(), Vec::new());
     let is_meant = |key: &FlowKey, flow: &Flow| is_meant(filter, &known, key, flow);
     maps.each_flow(is_meant, |key, flow| {
@@ -89,7 +89,7 @@ pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     Ok(format!("deleted {count} flow entries\n"))
 }
 
-/// Whether the filter means the flow of an entry.
+/// Reports whether the flow of an entry matches the filter.
 fn is_meant(filter: &FlowFilter, known: &StateFile, key: &FlowKey, flow: &Flow) -> bool {
     let name = known.names.get(&flow.service).map(String::as_str);
     let (client, backend) = ends(key, flow);
@@ -98,7 +98,7 @@ fn is_meant(filter: &FlowFilter, known: &StateFile, key: &FlowKey, flow: &Flow) 
         && filter.backend.is_none_or(|wanted| wire(wanted) == backend)
 }
 
-/// Client and backend of the flow of an entry.
+/// Returns the client and the backend of the flow of an entry.
 const fn ends(key: &FlowKey, flow: &Flow) -> (Ip, Ip) {
     if flow.is_answer() {
         return (flow.to.destination, key.tuple.source);
@@ -108,7 +108,7 @@ const fn ends(key: &FlowKey, flow: &Flow) -> (Ip, Ip) {
     (key.tuple.source, backend)
 }
 
-/// The error for a service that nobody has. One without flows is none.
+/// Fails if no service has the name. A service without flows is no error.
 fn unknown_service(
     maps: &Maps,
     known: &StateFile,
@@ -132,6 +132,7 @@ fn shown(
     service: Option<String>,
     now: u64,
 ) -> Shown {
+    // Packets of either direction keep the flow alive.
     let seen = flow.seen.max(reply.map_or(0, |reply| reply.seen));
     let (tuple, to) = (&key.tuple, &flow.to);
     let source = Endpoint::new(tuple.source, tuple.source_port);
@@ -154,12 +155,12 @@ fn shown(
     }
 }
 
-/// Whether no side has ended it.
+/// Reports whether neither end has closed the flow.
 pub(super) const fn is_open(flow: &Flow) -> bool {
     flow.shown.fin | flow.shown.rst == 0
 }
 
-/// How far a flow is, by what its two directions have shown.
+/// Returns the state of a flow, from the packets seen in both directions.
 const fn phase(protocol: Protocol, forward: Packets, reply: Option<Packets>) -> &'static str {
     let Some(reply) = reply else { return "alone" };
     if forward.rst | reply.rst != 0 {

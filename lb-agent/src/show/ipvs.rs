@@ -1,6 +1,6 @@
-//! `lb list --ipvs`: frontends and backends in the layout of `ipvsadm -Ln`, which many read at a glance.
+//! `lb list --ipvs`: frontends and backends in the layout of `ipvsadm -Ln`, which many operators know.
 //!
-//! Only what has an equivalent is said: a weight is always 1, and flows are counted per service port, not per frontend.
+//! Columns without an equivalent are fixed: a weight is always 1. Flows are counted per service port, not per frontend.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,10 +14,10 @@ use super::list::{Entry, entries};
 use super::{Error, open, words};
 use crate::cli::Scope;
 
-/// Open connections and other flows.
+/// The number of open connections and of other flows.
 type Counts = (u64, u64);
 
-/// Every frontend in the maps.
+/// Returns all frontends in the maps.
 pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let (mut all, _known) = entries(&maps, bpf_dir)?;

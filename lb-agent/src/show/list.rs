@@ -1,4 +1,4 @@
-//! `lb list`: what the kernel maps hold, frontend by frontend.
+//! `lb list`: the content of the kernel maps, one frontend a line.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -42,15 +42,16 @@ pub struct Endpoint {
     on_this_node: bool,
 }
 
-/// Every frontend in the maps, as text.
+/// Returns all frontends in the maps as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
     let (mut entries, _known) = entries(&open(bpf_dir)?, bpf_dir)?;
     entries.retain(|entry| entry.is_in(scope));
     print::print(&entries, format)
 }
 
-/// Every frontend in the maps, and the state that names them. The state
-/// is read after the rows, for a name is written before its rows.
+/// Returns all frontends in the maps, and the state file with their names.
+///
+/// The state file is read after the rows, because the agent writes a name before its rows.
 pub(super) fn entries(maps: &Maps, bpf_dir: &Path) -> Result<(Vec<Entry>, StateFile), Error> {
     let services = maps.services()?;
     let known = StateFile::read(bpf_dir);
@@ -64,7 +65,7 @@ pub(super) fn entries(maps: &Maps, bpf_dir: &Path) -> Result<(Vec<Entry>, StateF
     Ok((entries, known))
 }
 
-/// How many backends the frontends of `services` have, each counted once for each service port.
+/// Returns the number of backends of the frontends in `services`. Each is counted once per service port.
 pub(super) fn backends(maps: &Maps, services: &[(Frontend, Service)]) -> Result<usize, Error> {
     let lines = maps.lines(Actual::lines_in_use(services))?;
     let live = services.iter().filter(|(_, service)| !service.flags.has(Flags::LEAVING));
@@ -96,7 +97,7 @@ fn entry(
     }
 }
 
-/// The rows of a set's members.
+/// Returns the rows of a set's members.
 fn rows(set: Set, lines: &[Line]) -> impl Iterator<Item = u32> {
     (0..set.members).filter_map(move |index| {
         let line = lines.get((set.line + index / MEMBERS_PER_LINE) as usize)?;
@@ -162,19 +163,19 @@ impl Row for Entry {
 }
 
 impl Entry {
-    /// Whether it is asked for.
+    /// Reports whether the scope includes the entry.
     pub(super) fn is_in(&self, scope: &Scope) -> bool {
         scope.has(self.service.as_deref()) && scope.has_family(self.is_v4)
     }
 
-    /// The backends under the policy that governs.
+    /// Returns the backends under the policy that applies.
     pub(super) fn used(&self) -> &[Endpoint] {
         if self.policy == "Local" { &self.local } else { &self.cluster }
     }
 }
 
 impl Endpoint {
-    /// The address; a star marks one on this node.
+    /// Returns the address, with a star if the backend is on this node.
     pub(super) fn in_table(&self) -> String {
         format!("{}{}", self.address, if self.on_this_node { "*" } else { "" })
     }

@@ -1,4 +1,4 @@
-//! `map list`: the maps themselves, how full they are, and what memory they take.
+//! `map list`: the maps with their entries and memory.
 
 use std::path::Path;
 
@@ -9,16 +9,16 @@ use super::{Error, directory, open};
 use crate::cli::Format;
 use crate::maps::{self, Kept};
 
-/// A map this full is shown as a warning.
+/// From this fill level in percent, a map is shown as a warning.
 const NEARLY_FULL: u64 = 90;
 
-/// One map.
+/// One map, with its fill level and memory.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shown {
     name: &'static str,
     kind: &'static str,
-    /// None where every element always exists.
+    /// `None` for maps in which every element always exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     entries: Option<usize>,
     max: u32,
@@ -27,10 +27,11 @@ pub struct Shown {
     value_bytes: u32,
 }
 
-/// The maps, as text.
+/// Returns the maps as text.
 pub fn list(bpf_dir: &Path, format: Format) -> Result<String, Error> {
     let fill = open(bpf_dir)?.fill()?;
     let shown = |kept: Kept| {
+        // Only hash maps have a number of entries.
         let entries = fill.iter().find(|(name, ..)| *name == kept.name).map(|(_, used, _)| *used);
         Shown {
             name: kept.name,

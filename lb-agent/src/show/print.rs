@@ -1,4 +1,4 @@
-//! One way to print every list: columns for people, JSON and YAML for programs, names for shells.
+//! Prints every list: columns for people, JSON and YAML for programs, names for shells.
 
 use comfy_table::{ColumnConstraint, Table, Width};
 use serde::Serialize;
@@ -10,13 +10,13 @@ mod pieces;
 
 pub(super) use pieces::Pieces;
 
-/// Between two columns.
+/// The space between two columns.
 const PADDING: u16 = 2;
 
-/// How a line looks on a terminal.
+/// The colour of a line on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
-    /// As usual.
+    /// The terminal's own colour.
     Plain,
     /// A part of less interest.
     Faint,
@@ -25,24 +25,24 @@ pub(super) enum Tone {
 
 /// One line of a list.
 pub(super) trait Row: Serialize {
-    /// Headings: those of a table, then those that `wide` adds.
+    /// The headings of a table, then those that `wide` adds.
     const HEADINGS: (&'static [&'static str], &'static [&'static str]);
-    /// The text in place of an empty list.
+    /// The text for an empty list.
     const NONE: &'static str;
 
-    /// As many as there are headings.
+    /// Returns as many cells as there are headings.
     fn cells(&self) -> Vec<String>;
 
-    /// The name that `-o name` prints.
+    /// Returns the name that `-o name` prints.
     fn name(&self) -> String;
 
-    /// How the line looks.
+    /// Returns the colour of the line.
     fn tone(&self) -> Tone {
         Tone::Plain
     }
 }
 
-/// The rows as text.
+/// Returns the rows as text.
 pub(super) fn print<R: Row>(rows: &[R], format: Format) -> Result<String, Error> {
     Ok(match format.output {
         Output::Json => serde_json::to_string_pretty(rows)? + "\n",
@@ -54,13 +54,13 @@ pub(super) fn print<R: Row>(rows: &[R], format: Format) -> Result<String, Error>
     })
 }
 
-/// One value for programs.
+/// Returns one value as YAML.
 pub(super) fn yaml(value: &impl Serialize) -> Result<String, Error> {
     let text = serde_saphyr::to_string(value)?;
     Ok(text.trim_end().to_owned() + "\n")
 }
 
-/// Lines of columns that are at least as wide as `widths`, which become the widths of these.
+/// Returns lines of columns at least as wide as `widths`, and updates `widths`.
 fn table<R: Row>(rows: &[R], format: Format, widths: &mut Vec<u16>) -> String {
     let (few, more) = R::HEADINGS;
     let columns = if format.output == Output::Wide { few.len() + more.len() } else { few.len() };

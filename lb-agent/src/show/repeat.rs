@@ -1,18 +1,18 @@
-//! `--watch`: says something again whenever it is different.
+//! `--watch`: prints a text again when it changes.
 
 use std::io::{self, Write};
 use std::thread;
 use std::time::Duration;
 
-/// Looking costs a walk through maps.
+/// The pause between two checks, as each one walks through maps.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Back to the corner of the screen, and all of it empty.
+/// Moves the cursor to the corner of the screen and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Says what `text` gives: once, or when watching at each change.
+/// Prints the text of `text`: once, or when watching at each change.
 ///
-/// It ends when nobody reads it or there is nothing to look at any more. On a screen the new text takes the place of
-/// the old one, elsewhere it follows an empty line.
+/// Ends when the reader closes the pipe, or with the first error of `text`. On a screen the new text replaces the old
+/// one; elsewhere it follows an empty line.
 pub fn repeat<E: From<io::Error>>(
     is_watching: bool,
     is_screen: bool,
@@ -24,13 +24,14 @@ pub fn repeat<E: From<io::Error>>(
         let now = text()?;
         if said.as_ref() != Some(&now) {
             let between = match &said {
+                // In the same write as the text, so that the screen does not flicker.
                 _ if is_watching && is_screen => CLEAR,
                 Some(_) => "\n",
                 None => "",
             };
             let written = write!(to, "{between}{now}").and_then(|()| to.flush());
             match written {
-                // `| head`: no error.
+                // `| head` is not an error.
                 Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
                 written => written?,
             }

@@ -1,4 +1,4 @@
-//! `service list` and `service show`: the service ports by name, as far as they are programmed.
+//! `service list` and `service show`: the programmed and the refused service ports by name.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,7 +17,7 @@ use crate::run::StateFile;
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ServicePort {
-    /// `namespace/name:port`, or `#id` where the name is lost.
+    /// `namespace/name:port`, or `#id` if the name is not known.
     service: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<ServiceId>,
@@ -29,7 +29,7 @@ pub struct ServicePort {
     frontends: Vec<Entry>,
 }
 
-/// The service ports, as text.
+/// Returns the service ports as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
     let (mut entries, known) = list::entries(&open(bpf_dir)?, bpf_dir)?;
     entries.retain(|entry| scope.has_family(entry.is_v4));
@@ -38,7 +38,7 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
     print::print(&ports, format)
 }
 
-/// All about the ports of one Service.
+/// Returns everything about the ports of one Service.
 pub fn show(
     bpf_dir: &Path,
     name: &str,
@@ -59,7 +59,7 @@ pub fn show(
     }
 }
 
-/// The error for a name that nothing matches.
+/// Returns the error for a name without a match.
 pub(super) fn unknown(name: &str, known: &StateFile) -> Error {
     let hint = if known.names.is_empty() {
         ": the last run saved no names, so services are listed by number"
@@ -69,7 +69,7 @@ pub(super) fn unknown(name: &str, known: &StateFile) -> Error {
     Error::NoService { name: name.to_owned(), hint }
 }
 
-/// Whether a service port is meant by `[NAMESPACE/]NAME[:PORT]` or by a number.
+/// Reports whether `[NAMESPACE/]NAME[:PORT]` or a number selects a service port.
 pub(super) fn matches(
     wanted: &str,
     namespace: Option<&str>,
@@ -84,6 +84,7 @@ pub(super) fn matches(
     let Some((own_namespace, own)) = name.and_then(|name| name.split_once('/')) else {
         return false;
     };
+    // A namespace in the name takes precedence over the one of the flag.
     let (namespace, wanted) = match wanted.split_once('/') {
         Some((namespace, wanted)) => (Some(namespace), wanted),
         None => (namespace, wanted),
@@ -104,6 +105,7 @@ fn ports(entries: Vec<Entry>, known: &StateFile) -> Vec<ServicePort> {
         kinds.sort_unstable();
         kinds.dedup();
         let live = || frontends.iter().filter(|entry| !entry.leaving);
+        // The worst frontend counts: one without backends is reported although another has some.
         let state = match live().map(|entry| entry.used().len()).min() {
             None => "draining",
             Some(0) => "no backends",
@@ -116,6 +118,7 @@ fn ports(entries: Vec<Entry>, known: &StateFile) -> Vec<ServicePort> {
     });
     let mut all: Vec<ServicePort> = programmed.collect();
     let named: Vec<&String> = known.names.values().collect();
+    // A refused port without any row in the maps would otherwise be missing in the list.
     let refused = known.refused.iter().filter(|(name, _)| !named.contains(name));
     all.extend(refused.map(|(name, map)| ServicePort {
         service: name.clone(),
@@ -137,7 +140,7 @@ impl Row for ServicePort {
 
     fn cells(&self) -> Vec<String> {
         let mut all = self.frontends.iter().map(|entry| entry.frontend.as_str());
-        // NodePorts sort first, and say least.
+        // NodePorts sort first but say the least about the Service.
         let cluster = self.frontends.iter().find(|entry| entry.kind == "ClusterIP");
         let first = cluster.map(|entry| entry.frontend.as_str()).or_else(|| all.clone().next());
         let more = self.frontends.len().saturating_sub(1);
@@ -171,7 +174,7 @@ impl Row for ServicePort {
     }
 }
 
-/// Everything, to be read from top to bottom.
+/// Returns all details of a service port, one below the other.
 fn page(port: &ServicePort) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
@@ -195,7 +198,7 @@ fn page(port: &ServicePort) -> String {
         line(entry.kind, &entry.frontend);
         line("  Policy", &format!("{}{affinity}{leaving}", entry.policy));
         for (policy, backends) in [("Cluster", &entry.cluster), ("Local", &entry.local)] {
-            // An empty set is news only where its policy governs; elsewhere most frontends have none.
+            // An empty set matters only under the policy that applies; the other set is empty for most frontends.
             if backends.is_empty() && (policy != entry.policy || entry.leaving) {
                 continue;
             }

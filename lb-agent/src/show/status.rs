@@ -1,4 +1,4 @@
-//! `status`: one screen that answers "is it on, and how".
+//! `status`: one screen that shows whether the load balancer works, and how it is configured.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::takeover::{Found, Frontends};
 mod devices;
 mod process;
 
-/// The screen, as text; and whether all is well.
+/// Returns the screen as text, and whether everything is as it should be.
 pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error> {
     let known = StateFile::read(bpf_dir);
     let maps = match open(bpf_dir) {
@@ -41,6 +41,8 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     packets(&mut text, &maps)?;
     fill(&mut text, &maps)?;
     findings(&mut text, &known);
+    // Conflicts and ambiguous interfaces are shown, but they do not make the command fail: they need a decision of the
+    // operator.
     let is_well = known.refused.is_empty()
         && known.unwritten.is_empty()
         && known.stale.is_empty()
@@ -78,7 +80,7 @@ fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds the traces of kube-proxy during a take-over, and whether all is being given back.
+/// Adds what is left of kube-proxy during a take-over, and whether the node is draining.
 fn takeover(text: &mut String, maps: &Maps) -> Result<(), Error> {
     let settings = maps.settings()?;
     if settings.has(Settings::DRAIN) {
@@ -92,7 +94,7 @@ fn takeover(text: &mut String, maps: &Maps) -> Result<(), Error> {
     Ok(())
 }
 
-/// The clients whose source is translated, and how pods are told from others (contract 3.3, 3.4).
+/// Returns the clients whose source is translated, and how local pods are detected (contract 3.3, 3.4).
 fn mode(settings: &Settings) -> String {
     let masquerade = if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
         "edge"
@@ -123,6 +125,7 @@ fn services(text: &mut String, maps: &Maps) -> Result<(), Error> {
     let frontends = count(|flags| !flags.has(Flags::ADDRESS) && !flags.has(Flags::LEAVING));
     let served = list::backends(maps, &services)?;
     let rows = maps.backends()?.iter().filter(|row| row.service != 0).count();
+    // Removed backends keep their rows for a while.
     let left = match rows.saturating_sub(served) {
         0 => String::new(),
         left => format!(" ({left} removed)"),
@@ -186,7 +189,7 @@ fn findings(text: &mut String, known: &StateFile) {
             line(
                 text,
                 "Conflict",
-                &format!("{frontend}: {winner} has it, also claimed by {losers}"),
+                &format!("{frontend}: served for {winner}, also claimed by {losers}"),
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Keys and values of the maps in words.
+//! Keys and values of the maps as text.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,15 +6,15 @@ use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::Prefix;
 use lb_common::service::{Flags, Frontend, ServiceId};
 
-/// An address as people write it.
+/// Returns an address in its usual form.
 pub(crate) fn ip(ip: Ip) -> IpAddr {
     if ip.is_v4() { IpAddr::from(ip.v4_octets()) } else { IpAddr::from(ip.octets()) }
 }
 
-/// A prefix as people write it.
+/// Returns a prefix in its usual form.
 pub(crate) fn prefix(prefix: &Prefix) -> String {
     let ones: u32 = prefix.mask.octets().iter().map(|byte| byte.count_ones()).sum();
-    // An IPv4 address is mapped into the last of 128 bits.
+    // An IPv4 address is mapped into the last 32 of 128 bits.
     let bits = if prefix.ip.is_v4() { ones.saturating_sub(96) } else { ones };
     format!("{}/{bits}", ip(prefix.ip))
 }
@@ -23,7 +23,7 @@ pub(crate) fn endpoint(at: Ip, port: Port) -> SocketAddr {
     SocketAddr::new(ip(at), port.get())
 }
 
-/// `TCP`, `UDP`, `SCTP`, or the number.
+/// Returns `TCP`, `UDP`, `SCTP`, or the number.
 pub(crate) fn protocol(protocol: Protocol) -> String {
     match protocol {
         Protocol::TCP => "TCP".into(),
@@ -33,18 +33,19 @@ pub(crate) fn protocol(protocol: Protocol) -> String {
     }
 }
 
-/// Whether it is no frontend but the mark of an address: ports that no service has there are refused.
+/// Reports whether the entry is no frontend but the marker of an address, whose other ports are refused.
 pub(crate) fn is_mark(frontend: &Frontend) -> bool {
     *frontend == Frontend::cluster_address(frontend.ip)
 }
 
-/// `10.96.0.1:80/TCP`; a `NodePort` is `*:30080/TCP` or `[*]:30080/TCP`; the mark of an address is `10.96.0.1 (mark)`.
+/// Returns a frontend: `10.96.0.1:80/TCP`, `*:30080/TCP` or `[*]:30080/TCP` for a `NodePort`, `10.96.0.1 (marker)` for
+/// the marker of an address.
 pub(crate) fn frontend(frontend: &Frontend) -> String {
     let protocol = protocol(frontend.protocol);
     let port = frontend.port.get();
     let at = frontend.ip;
     if is_mark(frontend) {
-        format!("{} (mark)", ip(at))
+        format!("{} (marker)", ip(at))
     } else if at == Ip::ANY_V4 {
         format!("*:{port}/{protocol}")
     } else if at == Ip::ANY_V6 {
@@ -54,24 +55,24 @@ pub(crate) fn frontend(frontend: &Frontend) -> String {
     }
 }
 
-/// A service port by its name, or by its number where the name is not known.
+/// Returns the name of a service port, or its number if the name is not known.
 pub(crate) fn service(id: ServiceId, name: Option<&str>) -> String {
     match (name, id) {
         (Some(name), _) => name.to_owned(),
-        // A flow of a pod that asks a backend by its own address (ADR 0013).
+        // A flow of a pod that uses a backend by its own address (ADR 0013).
         (None, 0) => "(direct)".to_owned(),
         (None, id) => format!("#{id}"),
     }
 }
 
-/// A client: an address, or the cookie of a network namespace or a socket, which no packet carries.
+/// Returns a client: an address, or the cookie of a network namespace or socket, which no packet carries.
 pub(crate) fn client(at: Ip) -> String {
     let [_, _, high, low] = at.words();
     let cookie = u64::from(high) << 32 | u64::from(low);
     if at == Ip::cookie(cookie) { format!("cookie:{cookie}") } else { ip(at).to_string() }
 }
 
-/// A time that has passed: `0s`, `59s`, `3m12s`, `2h05m`.
+/// Returns a duration: `0s`, `59s`, `3m12s`, `2h05m`.
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),
@@ -80,7 +81,7 @@ pub(crate) fn age(seconds: u64) -> String {
     }
 }
 
-/// The kind of frontend of an entry.
+/// Returns the kind of frontend of an entry.
 pub(crate) const fn kind(flags: Flags) -> &'static str {
     if flags.has(Flags::NODE_PORT) {
         "NodePort"

@@ -1,16 +1,16 @@
-//! Addresses and prefixes as Kubernetes has always read them.
+//! Reads addresses and prefixes as Kubernetes has always read them.
 //!
-//! Objects made before the API server refused leading zeros still carry "172.30.0.041": each part
-//! is decimal (contract 1.4). IPv4 in its mapped form is IPv4.
+//! Objects older than the API server's refusal of leading zeros still contain addresses such as "172.30.0.041". Each
+//! part is read as decimal (contract 1.4). An IPv4-mapped IPv6 address is read as IPv4.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// The longest text that can be an address with a prefix length, leading zeros included.
+/// The longest possible address with a prefix length, leading zeros included.
 const LONGEST: usize = 80;
 
-/// Reads an address.
+/// Reads an address; leading zeros of IPv4 parts are ignored.
 pub fn address(text: &str) -> Option<IpAddr> {
     if text.len() > LONGEST {
         return None;
@@ -19,7 +19,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
     Some(ip.to_canonical())
 }
 
-/// Reads a prefix, with or without bits set behind its length; white space around it is ignored.
+/// Reads a prefix, and clears the bits behind its length. Ignores white space around it.
 pub fn prefix(text: &str) -> Option<IpNet> {
     let (ip, length) = text.trim().split_once('/')?;
     if length.is_empty() || length.len() > 4 || !length.bytes().all(|b| b.is_ascii_digit()) {
@@ -28,11 +28,12 @@ pub fn prefix(text: &str) -> Option<IpNet> {
     let length: u8 = length.parse().ok()?;
     let mapped = ip.contains(':');
     let ip = address(ip)?;
+    // `::ffff:10.0.0.0/104` is 10.0.0.0/8: the mapped form has 96 bits more.
     let length = if mapped && ip.is_ipv4() { length.checked_sub(96)? } else { length };
     IpNet::new(ip, length).ok().map(|net| net.trunc())
 }
 
-/// Why an address can be nobody's service address or endpoint.
+/// Returns why an address cannot be a service address or an endpoint.
 pub(super) const fn special(ip: IpAddr) -> Option<&'static str> {
     if ip.is_unspecified() {
         Some("is the unspecified address")
@@ -45,7 +46,8 @@ pub(super) const fn special(ip: IpAddr) -> Option<&'static str> {
     }
 }
 
-/// The addresses that the API server refuses as external IPs and endpoints besides [`special`].
+/// Reports whether the address is link-local. The API server refuses these as external IPs and endpoints, besides those
+/// of [`special`].
 pub(super) const fn link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
@@ -54,6 +56,7 @@ pub(super) const fn link_local(ip: IpAddr) -> bool {
 }
 
 fn without_leading_zeros(text: &str) -> Option<String> {
+    // The last 32 bits of an IPv6 address may be written in dotted form.
     let (front, dotted) = text.rfind(':').map_or(("", text), |at| text.split_at(at + 1));
     let mut parts = Vec::with_capacity(4);
     for part in dotted.split('.') {

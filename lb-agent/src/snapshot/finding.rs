@@ -1,14 +1,14 @@
-//! A problem of one object: named, with its remedy, without stopping anything else.
+//! A problem of one object: reported with a remedy, without stopping anything else.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Which object a [`Finding`] is about.
+/// The object of a [`Finding`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ObjectName {
     /// `Service`, `EndpointSlice`, `Node` or `ServiceCIDR`.
     pub kind: &'static str,
-    /// Namespace, empty where the kind has none.
+    /// The namespace; empty for kinds without one.
     pub namespace: String,
     pub name: String,
 }
@@ -20,13 +20,13 @@ impl fmt::Display for ObjectName {
     }
 }
 
-/// One field of one object that cannot be used as it is.
+/// A field of an object that cannot be used as it is.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Finding {
     pub object: ObjectName,
-    /// The field, as `kubectl explain` names it, with the index of a list entry.
+    /// The field as `kubectl explain` names it, with the index of a list entry.
     pub field: String,
-    /// The fault, and its consequence.
+    /// The problem and its consequence.
     pub problem: String,
     pub remedy: Cow<'static, str>,
 }
@@ -37,7 +37,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Collects the findings of one object, a bounded number of them.
+/// Collects a bounded number of findings of one object.
 #[derive(Debug)]
 pub struct Findings {
     object: ObjectName,
@@ -45,16 +45,16 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// More findings than this of one object are counted as one.
+    /// The number of findings kept per object. All others are counted as one.
     pub const MOST: usize = 8;
 
-    /// None yet, of this object.
+    /// Makes an empty collection for this object.
     pub fn of(kind: &'static str, namespace: &str, name: &str) -> Self {
         let object = ObjectName { kind, namespace: namespace.to_owned(), name: name.to_owned() };
         Self { object, list: Vec::new() }
     }
 
-    /// Adds one.
+    /// Adds a finding, up to [`Self::MOST`] and one that tells of more.
     pub fn wrong(
         &mut self,
         field: impl fmt::Display,
@@ -65,6 +65,7 @@ impl Findings {
         let (field, problem, remedy) = match self.list.len() {
             0..Self::MOST => (field.to_string(), problem.to_string(), remedy),
             Self::MOST => {
+                // An object with thousands of wrong fields must not fill the status and the memory.
                 ("...".to_owned(), "has more problems".to_owned(), "correct the first ones")
             }
             _ => return,
@@ -77,7 +78,7 @@ impl Findings {
     }
 }
 
-/// A value as it may be shown: in quotes, without control characters, not endless.
+/// Returns a value fit to be shown: in quotes, with control characters escaped, shortened.
 pub(crate) fn quoted(value: &str) -> String {
     const MOST: usize = 64;
     let mut shown = String::from('"');

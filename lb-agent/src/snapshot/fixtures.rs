@@ -1,4 +1,4 @@
-//! Objects for tests, written as short as they can be read.
+//! Objects for tests, written as briefly as they can be read.
 
 use std::sync::Arc;
 
@@ -8,18 +8,18 @@ use serde_json::{Value, json};
 use super::*;
 use crate::plan::Family;
 
-/// The Service `default/web` with this spec.
+/// Makes the Service `default/web` with this spec.
 pub(crate) fn web(spec: impl Into<Value>) -> ServiceSpec {
     named("web", spec, json!({}))
 }
 
-/// The Service `default/web` with this spec and these addresses of its load balancer.
+/// Makes the Service `default/web` with this spec and these load balancer addresses.
 pub(crate) fn web_with_vips(spec: impl Into<Value>, vips: &[&str]) -> ServiceSpec {
     let ingress: Vec<_> = vips.iter().map(|ip| json!({ "ip": ip })).collect();
     named("web", spec, json!({ "loadBalancer": { "ingress": ingress } }))
 }
 
-/// The Service `default/NAME`.
+/// Makes the Service `default/NAME`.
 pub(crate) fn named(name: &str, spec: impl Into<Value>, status: impl Into<Value>) -> ServiceSpec {
     let object = json!({
         "metadata": { "namespace": "default", "name": name, "uid": format!("uid-of-{name}") },
@@ -29,7 +29,7 @@ pub(crate) fn named(name: &str, spec: impl Into<Value>, status: impl Into<Value>
     ServiceSpec::of(&serde_json::from_value(object).expect("a Service")).expect("a name")
 }
 
-/// Name of a slice in namespace `default`.
+/// Returns the name of a slice in the namespace `default`.
 pub(crate) fn slice_name(name: &str) -> SliceName {
     SliceName { namespace: Arc::from("default"), name: Arc::from(name) }
 }
@@ -49,7 +49,7 @@ pub(crate) fn slice(name: &str, endpoints: &[&str]) -> SliceSpec {
     }
 }
 
-/// A port of a slice.
+/// Makes a port of a slice.
 pub(crate) fn port(name: &str, protocol: Protocol, port: u16) -> SlicePort {
     SlicePort { name: Arc::from(name), protocol, port }
 }
@@ -83,7 +83,7 @@ fn endpoint(words: &str) -> EndpointSpec {
     endpoint
 }
 
-/// This node in the tests: `here`, in zone `z1`, with 192.168.0.1 and `fd00:192::1`.
+/// Returns this node in the tests: `here`, in zone `z1`, with 192.168.0.1 and `fd00:192::1`.
 pub(crate) fn here() -> NodeContext {
     NodeContext {
         zone: Some(Arc::from("z1")),

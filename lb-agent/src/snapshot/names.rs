@@ -1,4 +1,4 @@
-//! Node names, zones, port names and hints exist once, however many endpoints carry them.
+//! Keeps node names, zones, port names and hints once, however many endpoints have them.
 
 use std::collections::HashSet;
 use std::hash::Hash;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::slice::Hints;
 
-/// Gives out one shared copy of equal texts and hints. Each converter has its own.
+/// Gives out one shared copy of equal texts and hints. Each converter has its own pool.
 #[derive(Debug, Default)]
 pub struct Names {
     texts: Pool<str>,
@@ -14,7 +14,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The shared copy of a text.
+    /// Returns the shared copy of a text.
     pub fn text(&mut self, text: &str) -> Arc<str> {
         if let Some(shared) = self.texts.set.get(text) {
             return Arc::clone(shared);
@@ -22,7 +22,7 @@ impl Names {
         self.texts.keep(Arc::from(text))
     }
 
-    /// The shared copy of hints.
+    /// Returns the shared copy of hints.
     pub fn hints(&mut self, hints: Hints) -> Arc<Hints> {
         if let Some(shared) = self.hints.set.get(&hints) {
             return Arc::clone(shared);
@@ -34,7 +34,7 @@ impl Names {
 #[derive(Debug)]
 struct Pool<T: ?Sized> {
     set: HashSet<Arc<T>>,
-    /// Forget what nobody uses any more when the set grows beyond this.
+    /// When the set grows beyond this, texts without another user are dropped.
     limit: usize,
 }
 
@@ -47,6 +47,7 @@ impl<T: ?Sized> Default for Pool<T> {
 impl<T: ?Sized + Eq + Hash> Pool<T> {
     fn keep(&mut self, new: Arc<T>) -> Arc<T> {
         if self.set.len() >= self.limit {
+            // A cleanup whenever the set has doubled costs little per new text.
             self.set.retain(|shared| Arc::strong_count(shared) > 1);
             self.limit = (2 * self.set.len()).max(1024);
         }

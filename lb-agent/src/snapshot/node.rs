@@ -10,14 +10,14 @@ use super::finding::{Finding, Findings, quoted};
 use super::object::Node;
 use crate::plan::Family;
 
-/// The fields of a Node that are kept.
+/// The fields of a Node in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct NodeSpec {
     /// `metadata.name`.
     pub name: Box<str>,
     /// `status.addresses`: every `InternalIP`, then every `ExternalIP` (contract 8.3).
     pub addresses: Box<[IpAddr]>,
-    /// Label `topology.kubernetes.io/zone`; `None` when missing or empty.
+    /// Label `topology.kubernetes.io/zone`; `None` if missing or empty.
     pub zone: Option<Arc<str>>,
     /// `spec.podCIDRs`.
     pub pod_cidrs: Box<[IpNet]>,
@@ -25,15 +25,15 @@ pub struct NodeSpec {
     pub deleting: bool,
     /// The taint `ToBeDeletedByClusterAutoscaler` is set.
     pub to_be_deleted: bool,
-    /// The faults of the object.
+    /// The problems of the object.
     pub problems: Box<[Finding]>,
 }
 
-/// Taint of a node that the cluster autoscaler is about to remove.
+/// Taint on a node that the cluster autoscaler is about to remove.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
 
 impl NodeSpec {
-    /// Cuts a Node down. `None` when it has no name.
+    /// Reduces a Node to the fields in use. `None` if it has no name.
     pub(crate) fn of(object: &Node) -> Option<Self> {
         let name = Some(&*object.metadata.name).filter(|name| !name.is_empty())?;
         let mut findings = Findings::of("Node", "", name);
@@ -49,7 +49,7 @@ impl NodeSpec {
         })
     }
 
-    /// The node IP of a family: the first of its addresses (contract 8.3).
+    /// Returns the node IP of a family: the first of its addresses (contract 8.3).
     pub fn ip(&self, family: Family) -> Option<IpAddr> {
         self.addresses.iter().copied().find(|ip| Family::of(*ip) == family)
     }
@@ -57,6 +57,7 @@ impl NodeSpec {
 
 fn addresses(object: &Node, findings: &mut Findings) -> Box<[IpAddr]> {
     let mut found = Vec::new();
+    // Internal addresses of both families come before external ones, whatever the order in the object.
     for wanted in ["InternalIP", "ExternalIP"] {
         for (at, entry) in object.status.addresses.iter().enumerate() {
             if entry.kind != wanted {
@@ -78,6 +79,7 @@ fn addresses(object: &Node, findings: &mut Findings) -> Box<[IpAddr]> {
 
 fn pod_cidrs(object: &Node, findings: &mut Findings) -> Box<[IpNet]> {
     let list = &object.spec.pod_cidrs;
+    // `podCIDR` is the older field with a single family; `podCIDRs` repeats it where both are set.
     let single = object.spec.pod_cidr.as_ref().filter(|_| list.is_empty());
     let mut found = Vec::new();
     for (at, text) in list.iter().chain(single).enumerate() {
@@ -93,27 +95,28 @@ fn pod_cidrs(object: &Node, findings: &mut Findings) -> Box<[IpNet]> {
     found.into()
 }
 
-/// The facts about a node that the translation of a Service needs.
+/// The facts about this node that the translation of a Service needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeContext {
-    /// Our node's name.
+    /// The name of this node.
     pub name: Arc<str>,
     pub zone: Option<Arc<str>>,
     /// The node IP of IPv4.
     pub ipv4: Option<IpAddr>,
     /// The node IP of IPv6.
     pub ipv6: Option<IpAddr>,
-    /// Which Services are ours: those without the proxy-name label, or those whose label is this.
+    /// Selects the Services to serve: those with this value of the proxy-name label. With `None`, those without the
+    /// label.
     pub service_proxy_name: Option<Arc<str>>,
 }
 
 impl NodeContext {
-    /// A node of which only the name is known.
+    /// Makes the context of a node of which only the name is known.
     pub fn named(name: &str) -> Self {
         Self { name: Arc::from(name), ..Self::default() }
     }
 
-    /// The same with what the Node object says; without one, only the name stays.
+    /// Returns a copy with the facts of the Node object. Without an object, only the name stays.
     #[must_use]
     pub fn with(&self, node: Option<&NodeSpec>) -> Self {
         Self {
@@ -125,7 +128,7 @@ impl NodeContext {
         }
     }
 
-    /// The node IP of a family.
+    /// Returns the node IP of a family.
     pub const fn ip(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::V4 => self.ipv4,

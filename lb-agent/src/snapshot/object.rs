@@ -1,29 +1,30 @@
-//! The API objects as they arrive: only the fields that a service proxy reads.
+//! The API objects as they arrive, with only the fields that a service proxy reads.
 //!
-//! Everything else (`managedFields`, most labels, other timestamps) is skipped without being understood, so that
-//! nothing that somebody writes there can make an object unreadable. A time is kept as the text that it is.
+//! Everything else (`managedFields`, most labels, other timestamps) is skipped unparsed, so that no content there can
+//! make an object unreadable. For the same reason times are kept as text.
 
 use serde::{Deserialize, Deserializer};
 
-/// Label by which a Service asks for another proxy than the cluster's ordinary one.
+/// Label with which a Service requests another proxy than the cluster's default.
 pub const PROXY_NAME_LABEL: &str = "service.kubernetes.io/service-proxy-name";
-/// Label that names the Service a slice belongs to.
+/// Label that names the Service of a slice.
 pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
-/// Label of the slices of a headless Service, which no proxy serves, whatever its value (contract 1.1). A Service
-/// with this label and an address is served, as by kube-proxy since 1.36.
+/// Label of the slices of a headless Service. No proxy serves these, whatever the label's value (contract 1.1).
+///
+/// A Service with this label and an address is served, as kube-proxy does since 1.36.
 pub const HEADLESS_LABEL: &str = "service.kubernetes.io/headless";
-/// When the change was made that led to a slice, for the latency metric of contract 7.
+/// Annotation with the time of the change that led to a slice, for the latency metric of contract 7.
 #[cfg(test)]
 pub(super) const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 
-/// `null` and a missing field are the same, as for the API server.
+/// Reads `null` like a missing field, as the API server does.
 fn nullable<'de, D: Deserializer<'de>, T: Deserialize<'de> + Default>(
     deserializer: D,
 ) -> Result<T, D::Error> {
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// Declares a struct whose fields may all be missing or `null`.
+/// Declares a struct whose fields may be missing or `null`.
 macro_rules! fields {
     ($($(#[$outer:meta])* $name:ident { $($(#[serde($($rename:tt)*)])? $field:ident: $type:ty,)* })*) => { $(
         $(#[$outer])*
@@ -49,14 +50,14 @@ fields! {
         labels: Labels,
         annotations: Annotations,
     }
-    /// The labels of `metadata.labels` that are read.
+    /// The labels of `metadata.labels` in use.
     Labels {
         #[serde(rename = "service.kubernetes.io/service-proxy-name")] proxy_name: Option<String>,
         #[serde(rename = "kubernetes.io/service-name")] service_name: Option<String>,
         #[serde(rename = "service.kubernetes.io/headless")] headless: Option<String>,
         #[serde(rename = "topology.kubernetes.io/zone")] zone: Option<String>,
     }
-    /// The annotations of `metadata.annotations` that are read.
+    /// The annotations of `metadata.annotations` in use.
     Annotations {
         #[serde(rename = "endpoints.kubernetes.io/last-change-trigger-time")] trigger_time: Option<String>,
     }
@@ -140,7 +141,7 @@ fields! {
         for_zones: Vec<Named>,
         for_nodes: Vec<Named>,
     }
-    /// A zone or a node by its name.
+    /// A zone or node, by name.
     Named {
         name: String,
     }
@@ -178,11 +179,11 @@ fields! {
     ServiceCidrBody {
         cidrs: Vec<String>,
     }
-    /// The identity of an object without the rest of it: for one that cannot be read.
+    /// The identity of an object that cannot be read as a whole.
     Identity {
         metadata: Identifiers,
     }
-    /// The fields of `metadata` that tell objects apart.
+    /// The fields of `metadata` that identify an object.
     Identifiers {
         name: String,
         namespace: String,

@@ -1,4 +1,4 @@
-//! A Service, cut down (contract 1.2 to 1.4).
+//! A Service reduced to the fields in use (contract 1.2 to 1.4).
 
 mod addresses;
 mod ports;
@@ -16,21 +16,21 @@ use super::finding::{Finding, Findings, quoted};
 use super::object::{Service, ServiceBody as Spec};
 use crate::plan::ServiceName;
 
-/// The fields of a Service that are kept.
+/// The fields of a Service in use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceSpec {
     pub name: ServiceName,
     /// `metadata.uid`.
     pub uid: Box<str>,
-    /// `metadata.creationTimestamp` in seconds, 0 when unknown.
+    /// `metadata.creationTimestamp` in seconds, 0 if unknown.
     pub created: i64,
     /// `spec.type`.
     pub kind: ServiceKind,
-    /// The value of [`PROXY_NAME_LABEL`], when the Service has it.
+    /// The value of [`PROXY_NAME_LABEL`], if set.
     pub proxy_name: Option<Box<str>>,
     /// `spec.clusterIPs`.
     pub cluster: ClusterIps,
-    /// Its usable ports; no two of them have the same number and protocol, or the same node port.
+    /// Its usable ports. No two of them have the same number and protocol, or the same node port.
     pub ports: Box<[PortSpec]>,
     /// `spec.externalIPs`.
     pub external_ips: Box<[IpAddr]>,
@@ -38,17 +38,17 @@ pub struct ServiceSpec {
     pub vips: Box<[IpAddr]>,
     /// `spec.loadBalancerSourceRanges`.
     pub source_ranges: Box<[IpNet]>,
-    /// Some source range could not be read.
+    /// At least one source range cannot be read.
     pub broken_ranges: bool,
     /// `spec.internalTrafficPolicy` is Local.
     pub internal_local: bool,
     /// `spec.externalTrafficPolicy` is Local.
     pub external_local: bool,
-    /// Seconds of `ClientIP` affinity.
+    /// `ClientIP` affinity in seconds; `None` without affinity.
     pub affinity: Option<u32>,
     /// `spec.healthCheckNodePort`, 0 for none.
     pub health_check_node_port: u16,
-    /// The faults of the object.
+    /// The problems of the object.
     pub problems: Box<[Finding]>,
 }
 
@@ -65,17 +65,17 @@ pub enum ServiceKind {
 /// One port of a Service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortSpec {
-    /// Name, empty when unnamed.
+    /// The name; empty if unnamed.
     pub name: Box<str>,
     pub protocol: Protocol,
-    /// Number, host order.
+    /// The port number, in host byte order.
     pub port: u16,
     /// `nodePort`, 0 for none.
     pub node_port: u16,
 }
 
 impl ServiceSpec {
-    /// Cuts a Service down. `None` when it has no name.
+    /// Reduces a Service to the fields in use. `None` if it has no name.
     pub(crate) fn of(object: &Service) -> Option<Self> {
         let meta = &object.metadata;
         let name = Some(meta.name.clone()).filter(|name| !name.is_empty())?;
@@ -84,8 +84,10 @@ impl ServiceSpec {
         let mut findings = Findings::of("Service", &name.namespace, &name.name);
         let kind = kind(spec, &mut findings);
         let (source_ranges, broken_ranges) = source_ranges(spec, &mut findings);
+        // A time that cannot be parsed makes the Service old, not unreadable.
         let created = meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok());
         Some(Self {
+            // A manifest has no uid; the name identifies its Service as well.
             uid: if meta.uid.is_empty() { name.to_string().into() } else { (*meta.uid).into() },
             created: created.map_or(0, |time: Timestamp| time.as_second()),
             kind,

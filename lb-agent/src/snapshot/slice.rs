@@ -1,4 +1,4 @@
-//! An `EndpointSlice`, cut down (contract 1.5).
+//! An `EndpointSlice` reduced to the fields in use (contract 1.5).
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use super::object::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 use super::service::{port_number, protocol};
 use crate::plan::Family;
 
-/// Namespace and name of an `EndpointSlice`.
+/// The namespace and name of an `EndpointSlice`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SliceName {
     /// `metadata.namespace`.
@@ -22,32 +22,32 @@ pub struct SliceName {
     pub name: Arc<str>,
 }
 
-/// The fields of an `EndpointSlice` that are kept.
+/// The fields of an `EndpointSlice` in use.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SliceSpec {
     pub name: SliceName,
-    /// The Service it belongs to, in the same namespace; `None` when the label is missing or empty, or when
-    /// the slice is labelled as one of a headless Service.
+    /// The Service it belongs to, in the same namespace. `None` if the label is missing or empty, or if the slice is
+    /// labelled as one of a headless Service.
     pub service: Option<Arc<str>>,
-    /// `addressType`; `None` (and no endpoints) for anything but IPv4 and IPv6.
+    /// `addressType`. `None` (and no endpoints) for all types other than IPv4 and IPv6.
     pub family: Option<Family>,
-    /// Its usable ports.
+    /// Ports with a name, a number and a known protocol.
     pub ports: Box<[SlicePort]>,
-    /// Its usable endpoints.
+    /// Endpoints with a valid address of the family.
     pub endpoints: Box<[EndpointSpec]>,
-    /// When the change happened that led to this state, if the slice says so.
+    /// The time of the change that led to this state, if the slice has it.
     pub triggered: Option<Timestamp>,
-    /// The faults of the object.
+    /// The problems of the object.
     pub problems: Box<[Finding]>,
 }
 
 /// One port of a slice.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlicePort {
-    /// Name, empty when unnamed.
+    /// The name; empty if unnamed.
     pub name: Arc<str>,
     pub protocol: Protocol,
-    /// Number at the endpoint, host order.
+    /// The port number at the endpoint, in host byte order.
     pub port: u16,
 }
 
@@ -63,11 +63,11 @@ pub struct EndpointSpec {
     /// `conditions.terminating`, default false.
     pub terminating: bool,
     pub node: Option<Arc<str>>,
-    /// `hints`, when there are any.
+    /// `hints`, if there are any.
     pub hints: Option<Arc<Hints>>,
 }
 
-/// For whom an endpoint is meant (contract 2.3).
+/// The clients for which an endpoint is meant (contract 2.3).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Hints {
     /// `hints.forZones`.
@@ -77,7 +77,7 @@ pub struct Hints {
 }
 
 impl SliceSpec {
-    /// Cuts an `EndpointSlice` down. `None` when it has no name.
+    /// Reduces an `EndpointSlice` to the fields in use. `None` if it has no name.
     pub(crate) fn of(object: &EndpointSlice, names: &mut Names) -> Option<Self> {
         let meta = &object.metadata;
         let name = Some(&*meta.name).filter(|name| !name.is_empty())?;
@@ -109,7 +109,8 @@ impl SliceSpec {
 fn ports(listed: &[EndpointPort], names: &mut Names, findings: &mut Findings) -> Box<[SlicePort]> {
     let mut ports = Vec::with_capacity(listed.len());
     for (at, port) in listed.iter().enumerate() {
-        // No number means "all ports", which no service proxy supports; no name matches no Service.
+        // A missing number means "all ports", which no service proxy supports. A port without a name matches no
+        // Service.
         let (Some(name), Some(number @ (..=-1 | 1..))) = (&port.name, port.port) else {
             continue;
         };
@@ -132,6 +133,7 @@ fn endpoint(
     names: &mut Names,
     findings: &mut Findings,
 ) -> Option<EndpointSpec> {
+    // Only the first address counts, as for kube-proxy (contract 1.5).
     let text = listed.addresses.first()?;
     let ip = address(text);
     let problem = match ip {
@@ -151,6 +153,7 @@ fn endpoint(
     let conditions = &listed.conditions;
     Some(EndpointSpec {
         ip: ip?,
+        // The defaults of the API for conditions that are unset.
         ready: conditions.ready.unwrap_or(true),
         serving: conditions.serving.unwrap_or(true),
         terminating: conditions.terminating.unwrap_or(false),

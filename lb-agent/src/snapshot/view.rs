@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Finding, Kind};
 
-/// Shared between a source, which writes it, and everybody who shows it.
+/// Shared between a source, which writes it, and all parts that show it.
 #[derive(Clone, Debug, Default)]
 pub struct ViewHealth(Arc<Mutex<State>>);
 
@@ -23,28 +23,28 @@ struct State {
 /// The view of one kind of objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindView {
-    /// A complete list was read at least once.
+    /// A complete list has been read at least once.
     pub synced: bool,
-    /// Changes do not reach us at the moment.
+    /// Set while changes do not arrive.
     pub stale: Option<Stale>,
 }
 
-/// Why a view may be old.
+/// The reason why a view may be old.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stale {
-    /// Since when changes do not reach us.
+    /// The time at which changes stopped to arrive.
     pub since: Timestamp,
-    /// The reason that the last attempt failed for.
+    /// The reason for the failure of the last attempt.
     pub reason: String,
 }
 
 impl ViewHealth {
-    /// A complete list of this kind was read.
+    /// Notes that a complete list of this kind was read.
     pub fn synced(&self, kind: Kind) {
         self.state().kinds.entry(kind).or_default().synced = true;
     }
 
-    /// Changes of this kind reach us.
+    /// Notes that changes of this kind arrive.
     pub fn fresh(&self, kind: Kind) {
         let stale = self.state().kinds.entry(kind).or_default().stale.take();
         if let Some(stale) = stale {
@@ -53,7 +53,7 @@ impl ViewHealth {
         }
     }
 
-    /// Changes of this kind do not reach us.
+    /// Notes that changes of this kind do not arrive.
     pub fn stale(&self, kind: Kind, reason: &str) {
         let mut state = self.state();
         let view = state.kinds.entry(kind).or_default();
@@ -62,6 +62,7 @@ impl ViewHealth {
             .stale
             .get_or_insert_with(|| Stale { since: Timestamp::now(), reason: String::new() });
         reason.clone_into(&mut stale.reason);
+        // The lock must not be held while the log writes.
         drop(state);
         let resource = kind.resource();
         if first {
@@ -71,7 +72,7 @@ impl ViewHealth {
         }
     }
 
-    /// Replaces what is wrong with one part of the source, a file for example.
+    /// Replaces the problems of one part of the source, for example of a file.
     pub fn problems_of(&self, part: &str, findings: Vec<Finding>) {
         let mut state = self.state();
         if findings.is_empty() {
@@ -81,7 +82,7 @@ impl ViewHealth {
         }
     }
 
-    /// Whether one part of the source, a file for example, cannot be read as it is now.
+    /// Notes whether one part of the source, for example a file, cannot be read now.
     pub fn unread(&self, part: &str, is_unread: bool) {
         let mut state = self.state();
         if is_unread {
@@ -91,23 +92,23 @@ impl ViewHealth {
         };
     }
 
-    /// Whether every part of the source can be read.
+    /// Reports whether every part of the source can be read.
     pub fn is_whole(&self) -> bool {
         self.state().unread.is_empty()
     }
 
-    /// The view of each kind that was ever asked for.
+    /// Returns the view of each kind that was requested.
     pub fn kinds(&self) -> BTreeMap<Kind, KindView> {
         self.state().kinds.clone()
     }
 
-    /// The kind that has been stale for longest.
+    /// Returns the kind that has been stale for longest.
     pub fn oldest(&self) -> Option<(Kind, Stale)> {
         let kinds = self.kinds().into_iter();
         kinds.filter_map(|(kind, view)| Some((kind, view.stale?))).min_by_key(|(_, s)| s.since)
     }
 
-    /// The faults of the source itself, part by part.
+    /// Returns the problems of the source itself, part by part.
     pub fn problems(&self) -> Vec<Finding> {
         self.state().problems.values().flatten().cloned().collect()
     }

@@ -1,4 +1,4 @@
-//! Affinity that counts no more: its time is over, or its service has none any more.
+//! Expired affinity: its timeout is over, or its service has none any more.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lb_common::service::{Service, ServiceId};
 
 use crate::maps::{Error, Maps};
 
-/// Removes it, and says how much.
+/// Removes expired affinity. Returns how many entries.
 pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
     let known = maps.affinities()?;
     if known.is_empty() {
@@ -16,6 +16,7 @@ pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
     }
     let timeouts = timeouts(maps.services()?.into_iter().map(|(_, service)| service));
     let is_over = |service: ServiceId, seen: u64| {
+        // Without a timeout the Service has no affinity any more, or is gone.
         let timeout = Duration::from_secs(timeouts.get(&service).copied().unwrap_or(0).into());
         now.saturating_sub(Duration::from_nanos(seen)) >= timeout
     };
@@ -28,7 +29,7 @@ pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
     Ok(over.len())
 }
 
-/// The seconds of affinity of each service. A frontend that left remembers nobody, the others of its service do.
+/// Returns the affinity timeout of each service. A draining frontend has none, but others of its service may.
 fn timeouts(services: impl Iterator<Item = Service>) -> HashMap<ServiceId, u32> {
     let mut timeouts = HashMap::new();
     for service in services {

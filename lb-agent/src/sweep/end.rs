@@ -1,7 +1,7 @@
 //! Ends one expired flow, while packets may renew it.
 //!
 //! An entry is read once more right before it is removed. A later packet begins the flow again in the tables of
-//! displaceable entries, which this module does not touch: so it never removes a new entry.
+//! transient entries, which this module does not change. So it never removes a new entry.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use lb_common::flow::{Flow, FlowKey, Kind, Lifetimes, Side};
 
 use crate::maps::{Error, Maps};
 
-/// Where entries of flows are.
+/// The operations on flow entries that ending a flow needs; a test has its own.
 pub(super) trait Entries {
-    /// One entry as packets find it.
+    /// Returns an entry as packets find it.
     fn entry(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
-    /// Removes one from among the protected entries, if it is there, and gives what it was at that moment.
+    /// Removes a protected entry, if it exists, and returns its value at that moment.
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
-    /// Puts one back, unless it was made anew.
+    /// Restores an entry, unless it was recreated.
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
-    /// Writes over one, if it is there.
+    /// Overwrites an entry, if it exists.
     fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
 }
 
@@ -40,7 +40,7 @@ impl Entries for Maps {
     }
 }
 
-/// Removes the protected entries of the flow that an entry belongs to, if that is over. Says how many went.
+/// Removes the protected entries of the flow that an entry belongs to, if the flow has expired. Returns how many.
 pub(super) fn end<E: Entries>(
     entries: &E,
     key: &FlowKey,
@@ -58,14 +58,15 @@ pub(super) fn end<E: Entries>(
         return Ok(0);
     }
     let entry = (*key, flow);
-    // The forward entry first: a question that finds it while its reply is gone would be answered to nobody.
+    // The forward entry first: a request that found it without its reply entry would get an answer that is not
+    // translated back.
     let (first, second) = match opposite.map(|opposite| (opposite_key, opposite)) {
         Some(forward) if flow.is_answer() => (forward, Some(entry)),
         opposite => (entry, opposite),
     };
     let mut removed = 0;
     if let Some(taken) = entries.take(&first.0)? {
-        // A packet of this direction came since: the next sweep judges the flow.
+        // A packet in this direction arrived meanwhile: the next sweep checks the flow again.
         if taken != first.1 {
             entries.restore(&first.0, &taken)?;
             return Ok(0);
@@ -85,11 +86,12 @@ pub(super) fn end<E: Entries>(
     Ok(removed)
 }
 
-/// A masquerade lives as long as the flow that it belongs to.
+/// Ends a masquerade entry: it lives as long as the flow that it belongs to.
 fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result<usize, Error> {
     let is_mark = flow.kind == Kind::MASQUERADE;
     let reply = if is_mark { key.tuple.reversed() } else { flow.to };
     let reply = FlowKey::new(reply, key.protocol, Side::EGRESS);
+    // Only the existence counts: the flow's own entries are judged on their own.
     if entries.entry(&reply)?.is_some() {
         return Ok(0);
     }
@@ -99,13 +101,14 @@ fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result
     Ok(usize::from(entries.take(key)?.is_some()))
 }
 
-/// Takes a masquerade and the entry of its answers, unless that is another flow's by now.
+/// Removes a masquerade entry and the entry of its answers, unless that belongs to another flow by now.
 fn take_masquerade<E: Entries>(entries: &E, mark: &FlowKey) -> Result<usize, Error> {
     let Some(taken) = entries.take(mark)? else { return Ok(0) };
     if taken.to.source == Ip::UNSPECIFIED {
         return Ok(1);
     }
     let answers = mark.opposite(&taken);
+    // The tuple may have been given to another flow since.
     let is_own = entries.entry(&answers)?.is_some_and(|found| found.to.is_reverse_of(&mark.tuple));
     let removed = is_own && entries.take(&answers)?.is_some();
     Ok(1 + usize::from(removed))

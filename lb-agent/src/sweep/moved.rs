@@ -1,7 +1,7 @@
 //! Masquerades whose source is no longer an address of this node: no reply can arrive for them.
 //!
-//! The flow stays. Its masquerade becomes pending again, so the next packet gives it a current source; netfilter
-//! forgets such connections, too (`nf_nat_masquerade_inet`).
+//! The flow stays. Its masquerade becomes pending again, so the next packet gets a current source. netfilter removes
+//! such connections as well (`nf_nat_masquerade_inet`, `net/netfilter/nf_nat_masquerade.c`).
 
 use std::collections::BTreeSet;
 
@@ -15,12 +15,13 @@ use crate::maps::{Error, Maps};
 pub(super) struct Own(BTreeSet<Ip>);
 
 impl Own {
-    /// Reads the data path's view of them.
+    /// Reads the addresses from the data path's map.
     pub(super) fn read(maps: &Maps) -> Result<Self, Error> {
         Ok(Self(maps.addresses()?.into_iter().map(|(ip, _)| ip).collect()))
     }
 
-    /// Whether an entry is a masquerade under an address that is gone. A node without any is not known yet.
+    /// Reports whether an entry is a masquerade with an address that is gone. Without any address, the node's are not
+    /// known yet.
     pub(super) fn has_lost(&self, flow: &Flow) -> bool {
         let source = &flow.to.source;
         flow.kind == Kind::MASQUERADE
@@ -29,16 +30,18 @@ impl Own {
             && !self.0.contains(source)
     }
 
-    /// Takes the lost source from a masquerade; false where it has none any more.
+    /// Makes a masquerade pending again. Returns false if its source is no longer a lost one.
     pub(super) fn renew<E: Entries>(&self, entries: &E, key: &FlowKey) -> Result<bool, Error> {
         let Some(lost) = entries.entry(key)?.filter(|flow| self.has_lost(flow)) else {
             return Ok(false);
         };
         let mut renewed = lost;
         renewed.to = Tuple::NONE;
+        // The forward entry first: a packet in between gets a new source instead of the lost one.
         entries.replace(key, &renewed)?;
         let back_key = key.opposite(&lost);
         if let Some(back) = entries.take(&back_key)?
+            // Another flow may have got the tuple meanwhile; its reply entry is put back.
             && !back.to.is_reverse_of(&key.tuple)
         {
             entries.restore(&back_key, &back)?;

@@ -1,4 +1,4 @@
-//! Which entries a sweep looks at, and what keeps a frontend.
+//! Which entries a sweep checks, and what keeps a frontend.
 
 use super::*;
 use lb_common::addr::{Endpoint, Ip, Port};
@@ -18,7 +18,7 @@ fn entry(kind: Kind, to: Tuple, idle: u64, flags: u8, shown: Shown) -> Flow {
     flow
 }
 
-/// Both entries of a flow of client 1 to frontend 2 and backend 3, idle for so many seconds.
+/// Makes both entries of a flow of client 1 to frontend 2 and backend 3, idle for this many seconds.
 pub(super) fn pair(protocol: Protocol, idle: u64, shown: [Shown; 2]) -> Vec<(FlowKey, Flow)> {
     let (client, frontend, backend) = (at(1, 1000), at(2, 80), at(3, 8080));
     let to = Tuple::new(client, backend);
@@ -30,7 +30,7 @@ pub(super) fn pair(protocol: Protocol, idle: u64, shown: [Shown; 2]) -> Vec<(Flo
     vec![(key, forward), (key.opposite(&forward), reply)]
 }
 
-/// The same with a masquerade.
+/// Makes the same with a masquerade.
 pub(super) fn masqueraded(idle: u64) -> Vec<(FlowKey, Flow)> {
     let mut all = pair(Protocol::TCP, idle, [Shown::FIN; 2]);
     let (client, backend, ours) = (at(1, 1000), at(3, 8080), at(9, 2000));

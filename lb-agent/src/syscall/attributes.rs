@@ -3,35 +3,35 @@
 use std::io;
 use std::os::fd::RawFd;
 
-/// The attributes for batches of map entries.
+/// Attributes of commands on batches of map entries.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Batch {
-    /// Address of where to go on; 0 for the beginning.
+    /// Address of the position to start at; 0 for the beginning.
     pub from: u64,
-    /// Address of what is told of where to go on next.
+    /// Address for the position to continue at.
     pub to: u64,
-    /// Address of keys.
+    /// Address of the keys.
     pub keys: u64,
-    /// Address of values.
+    /// Address of the values.
     pub values: u64,
-    /// Keys there is room for; then, those done.
+    /// Number of keys that fit; after the call, number of keys done.
     pub count: u32,
     /// Descriptor of the map.
     pub map: u32,
-    /// As for one entry.
+    /// Flags for each entry, as in [`Element::flags`].
     pub element_flags: u64,
-    /// None yet.
+    /// Flags of the batch; the kernel has none yet.
     pub flags: u64,
 }
 
-/// The attributes for one map entry.
+/// Attributes of commands on one map entry.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Element {
     /// Descriptor of the map.
     pub map: u32,
-    /// Zero.
+    /// Padding; zero.
     pub pad: u32,
     /// Address of the key.
     pub key: u64,
@@ -41,24 +41,24 @@ pub struct Element {
     pub flags: u64,
 }
 
-/// The attributes for questions about a map, a program or a link.
+/// Attributes of a query about a map, a program or a link.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub struct Info {
-    /// Its descriptor.
+    /// Descriptor of the object.
     pub object: u32,
-    /// Bytes of the answer there is room for.
+    /// Size of the buffer for the answer, in bytes.
     pub length: u32,
-    /// Address of the answer.
+    /// Address of that buffer.
     pub info: u64,
 }
 
-/// bpf(2); returns what the kernel does, which for some commands is a new descriptor.
+/// Calls bpf(2). Returns the kernel's result, which for some commands is a new descriptor.
 ///
 /// # Safety
 ///
 /// `T` is a `repr(C)` prefix of `union bpf_attr` without padding, for this command. The memory that its addresses lead
-/// to lives until the call returns, as long as lengths and counts say, and is writable where the command writes.
+/// to lives until the call returns, is as long as lengths and counts say, and is writable where the command writes.
 pub unsafe fn bpf<T>(command: u32, attributes: &mut T) -> io::Result<RawFd> {
     let attributes: *mut T = attributes;
     // SAFETY: the kernel reads (and for counts writes) `size_of::<T>()` bytes behind the pointer; the rest is the

@@ -1,4 +1,4 @@
-//! Entries of maps, one by one and in batches, and maps with a single one.
+//! Map entries, one by one and in batches, and maps with a single entry.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -15,19 +15,19 @@ const MAP_LOOKUP_BATCH: u32 = 24;
 const MAP_UPDATE_BATCH: u32 = 26;
 const MAP_DELETE_BATCH: u32 = 27;
 
-/// Where a walk through a map stands. The kernel wants room for a key, or for a bucket's number.
+/// Position of a walk through a map. The kernel needs space for a key, or for a bucket number.
 pub(crate) type Position = [u8; 64];
 
-/// A piece of a walk through a map.
+/// Part of a walk through a map.
 pub(crate) struct Batch {
-    /// Entries read.
+    /// Number of entries that were read.
     pub(crate) count: usize,
-    /// Where to go on; nothing at the end of the map.
+    /// Position to continue at; `None` at the end of the map.
     pub(crate) next: Option<Position>,
 }
 
-/// Makes an array of a kind (`BPF_MAP_TYPE_...`) with one entry of four
-/// bytes. `inner`: the map that an array of maps is made after, else 0.
+/// Creates an array of a kind (`BPF_MAP_TYPE_...`) with one entry of four bytes. `inner` is the template of an array of
+/// maps, else 0.
 pub(super) fn single(kind: u32, inner: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
@@ -44,7 +44,7 @@ pub(super) fn single(kind: u32, inner: u32) -> io::Result<OwnedFd> {
 
 /// Reads entries into `keys` and `values`, from the beginning or from a position. Linux 5.6.
 ///
-/// An entry that is added or removed meanwhile may be missed. `ENOSPC` asks for longer slices.
+/// An entry that is added or removed meanwhile may be missed. `ENOSPC`: the slices are too short for a bucket.
 pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     from: Option<&Position>,
@@ -65,12 +65,14 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     let count = attributes.count as usize;
     match result {
         Ok(_) => Ok(Batch { count, next: Some(next) }),
+        // The kernel ends the walk with this error and has still filled `count` entries
+        // (`__htab_map_lookup_and_delete_batch`).
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Batch { count, next: None }),
         Err(error) => Err(error),
     }
 }
 
-/// Reads an entry of a map whose values have this size; `ENOENT` where there is none.
+/// Reads an entry of a map whose values have the size of `V`. Error `ENOENT`: it does not exist.
 pub(crate) fn lookup<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     key: &K,
@@ -82,7 +84,7 @@ pub(crate) fn lookup<K: Pod, V: Pod>(
     bpf(MAP_LOOKUP, &mut entry).map(|_| ())
 }
 
-/// Removes an entry of a hash and reads what it was at that moment; `ENOENT` where there is none. Linux 5.14.
+/// Removes an entry of a hash and reads its value at that moment. Error `ENOENT`: it does not exist. Linux 5.14.
 pub(crate) fn take<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: &K, value: &mut V) -> io::Result<()> {
     let (key, value): (*const K, *mut V) = (key, value);
     let (key, value) = (key.addr() as u64, value.addr() as u64);
@@ -90,7 +92,7 @@ pub(crate) fn take<K: Pod, V: Pod>(map: BorrowedFd<'_>, key: &K, value: &mut V) 
     bpf(MAP_LOOKUP_AND_DELETE, &mut entry).map(|_| ())
 }
 
-/// Adds an entry that must not exist yet, or (`flags` 0) writes one.
+/// Writes an entry. `flags`: `BPF_ANY` 0, `BPF_NOEXIST` 1, `BPF_EXIST` 2.
 pub(crate) fn update<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     key: &K,
@@ -103,7 +105,7 @@ pub(crate) fn update<K: Pod, V: Pod>(
     bpf(MAP_UPDATE, &mut entry).map(|_| ())
 }
 
-/// Writes entries; those that exist are replaced. Linux 5.6.
+/// Writes entries, also over existing ones. Linux 5.6.
 pub(crate) fn update_batch<K: Pod, V: Pod>(
     map: BorrowedFd<'_>,
     keys: &[K],
@@ -119,7 +121,7 @@ pub(crate) fn update_batch<K: Pod, V: Pod>(
     if attributes.count == 0 { Ok(()) } else { bpf(MAP_UPDATE_BATCH, &mut attributes).map(|_| ()) }
 }
 
-/// Removes entries. One that is not there any more is skipped. Linux 5.6.
+/// Removes entries, and skips those that do not exist. Linux 5.6.
 pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Result<()> {
     let mut rest = keys;
     while !rest.is_empty() {
@@ -132,6 +134,7 @@ pub(crate) fn delete_batch<K: Pod>(map: BorrowedFd<'_>, keys: &[K]) -> io::Resul
         match bpf(MAP_DELETE_BATCH, &mut attributes) {
             Ok(_) => break,
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+                // The kernel stops at the first missing key and reports how many it had removed.
                 rest = rest.get(attributes.count as usize + 1..).unwrap_or_default();
             }
             Err(error) => return Err(error),

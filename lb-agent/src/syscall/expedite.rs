@@ -1,35 +1,35 @@
-//! Expedited grace periods: the kernel waits for one under RTNL whenever a tcx link comes or goes.
+//! Expedited RCU grace periods: the kernel waits for a grace period under RTNL whenever a tcx link is made or removed.
 //!
-//! A usual grace period takes 8 to 60 ms, an expedited one some 30 us (ADR 0030). The switch is one for the
-//! whole machine, so it is on only during the system call that waits.
+//! A normal grace period takes 8 to 60 ms, an expedited one some 30 us (ADR 0030). The switch is for the whole machine,
+//! so it is on only during the system call that waits.
 
 use std::fs;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The switch of `synchronize_rcu()` (`kernel/rcu/update.c`, `rcu_expedited`). Kernels for one CPU have none.
+/// The switch of `synchronize_rcu()` (`rcu_expedited`, `kernel/rcu/update.c`). Kernels for one CPU have none.
 const SWITCH: &str = "/sys/kernel/rcu_expedited";
 
-/// Exists while an agent has switched it on, so that one that was killed meanwhile is made up for.
+/// Exists while an agent has the switch on, so that the next agent turns it off if that one was killed.
 const MARKER: &str = "/run/lb-agent/rcu_expedited";
 
-/// Threads of this process take turns, so that none switches off what another one uses.
+/// Threads of this process take turns, so that none turns the switch off while another one uses it.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Grace periods are expedited for as long as it lives.
+/// Grace periods are expedited while this value exists.
 pub(super) struct Expedited {
     is_ours: bool,
     _turn: MutexGuard<'static, ()>,
 }
 
-/// Switches expedited grace periods on. Without the switch, or where it may not be written (a container whose
-/// `/sys` is read-only), grace periods stay as long as they are.
+/// Turns expedited grace periods on. If the switch does not exist or is read-only (as `/sys` in a container), grace
+/// periods keep their length.
 pub(super) fn expedite() -> Expedited {
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     Expedited { is_ours: switch_on(Path::new(SWITCH), Path::new(MARKER)), _turn: turn }
 }
 
-/// Whether it is to be switched off afterwards: false where an administrator wants it on.
+/// Turns the switch on. Returns whether to turn it off afterwards: false if an administrator has turned it on.
 fn switch_on(switch: &Path, marker: &Path) -> bool {
     let Ok(value) = fs::read_to_string(switch) else { return false };
     if value.trim() != "0" {
@@ -46,7 +46,7 @@ fn mark(marker: &Path) -> bool {
 
 fn switch_off(switch: &Path, marker: &Path) {
     if fs::write(switch, "0").is_ok() && fs::remove_file(marker).is_err() {
-        // Another agent switched it off, too.
+        // Another agent has turned it off as well.
     }
 }
 

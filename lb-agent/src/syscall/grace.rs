@@ -1,7 +1,8 @@
-//! A grace period: waits until no program that runs now runs any more.
+//! A grace period: waits until all programs that run now have ended.
 //!
-//! `membarrier(2)` would do on several CPUs only: on one it returns at once (`num_online_cpus() > 1`), although a
-//! preemptible kernel may have put a socket hook aside in the middle, and it refuses where CPUs take no interrupts.
+//! `membarrier(2)` would not be enough. On one CPU it returns at once (`num_online_cpus() > 1`,
+//! kernel/sched/membarrier.c), although a preemptible kernel may have interrupted a socket hook. It also refuses while
+//! CPUs are isolated with `nohz_full`.
 
 use std::io;
 use std::os::fd::AsFd as _;
@@ -14,23 +15,25 @@ use super::{number, single, update};
 const ARRAY: u32 = 2;
 const ARRAY_OF_MAPS: u32 = 12;
 
-/// No packet is this long in a program.
+/// No program runs this long for a packet.
 const ENOUGH: Duration = Duration::from_millis(20);
 
-/// Returns when no program that ran when this was called runs any more (some milliseconds).
+/// Returns when no program runs any more that ran at the time of the call. Takes some milliseconds.
 pub(crate) fn wait_for_programs() {
     if let Err(error) = grace_period() {
         tracing::warn!(%error, "no RCU grace period available; waiting by time instead");
         let began = Instant::now();
         while began.elapsed() < ENOUGH {
+            // A park can end early, so the time decides.
             std::thread::park_timeout(ENOUGH);
         }
     }
 }
 
-/// Programs run inside of RCU's read side, and who changes a map of maps comes back after a grace period, on any number
-/// of CPUs: so that nobody uses the map that was there before (`maybe_wait_bpf_programs`, kernel commit 1ae80cf31938,
-/// Linux 4.20). The maps live for that long.
+/// Waits for a grace period of the kernel, on any number of CPUs.
+///
+/// Programs run inside RCU read-side sections. Updating a map of maps returns only after a grace period, so that no
+/// program uses the previous inner map (`maybe_wait_bpf_programs`, kernel commit 1ae80cf31938, Linux 4.20).
 fn grace_period() -> io::Result<()> {
     let inner = single(ARRAY, 0)?;
     let outer = single(ARRAY_OF_MAPS, number(inner.as_fd()))?;
@@ -42,7 +45,7 @@ fn grace_period() -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Only who may use bpf(2) can ask; whoever may not is told so, and nothing else.
+    /// Without permission for bpf(2) the call must fail with that error and no other.
     #[test]
     fn a_change_of_a_map_of_maps_is_taken() {
         match grace_period() {

@@ -7,19 +7,20 @@ use super::{bpf, number};
 
 const PROG_QUERY: u32 = 16;
 
-/// Programs asked for at once; a kernel allows 64 at a place of a device, and as many in each cgroup.
+/// Largest number of programs in an answer. The kernel allows 64 at one side of an interface, and as many in each
+/// cgroup.
 const HOOKED: usize = 512;
 
-/// A program that is attached somewhere.
+/// A program that is attached at a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hooked {
-    /// Number of the program.
+    /// Id of the program.
     pub program: u32,
-    /// Number of its link; 0 when it was attached without one.
+    /// Id of its link; 0 if it was attached without one.
     pub link: u32,
 }
 
-/// The part of `union bpf_attr` that asks what is attached.
+/// The part of `union bpf_attr` for queries of attached programs.
 #[repr(C)]
 #[derive(Default)]
 struct QueryAttributes {
@@ -36,7 +37,7 @@ struct QueryAttributes {
     revision: u64,
 }
 
-/// Returns the programs that are attached to a device at a place, in the order in which they run. Linux 6.6.
+/// Returns the programs at one side of an interface, in the order in which they run. Linux 6.6.
 pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked>> {
     let mut programs = [0_u32; HOOKED];
     let mut links = [0_u32; HOOKED];
@@ -54,13 +55,13 @@ pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked
     Ok(hooked.take(count).collect())
 }
 
-/// The programs that run for sockets of a cgroup at a place, those of its ancestors included.
+/// Returns the programs that run for sockets of a cgroup at a hook, those of its ancestors included.
 pub(crate) fn effective_in_cgroup(cgroup: BorrowedFd<'_>, kind: u32) -> io::Result<Vec<u32>> {
     const EFFECTIVE: u32 = 1;
     in_cgroup(cgroup, kind, EFFECTIVE)
 }
 
-/// The programs that are attached to this cgroup at a place.
+/// Returns the programs that are attached to this cgroup at a hook.
 pub(crate) fn attached_to_cgroup(cgroup: BorrowedFd<'_>, kind: u32) -> io::Result<Vec<u32>> {
     in_cgroup(cgroup, kind, 0)
 }
@@ -77,12 +78,12 @@ fn in_cgroup(cgroup: BorrowedFd<'_>, kind: u32, flags: u32) -> io::Result<Vec<u3
     Ok(programs.into_iter().take(count).collect())
 }
 
-/// How many there are; what the slices of `attributes` have no room for is not told.
+/// Returns the number of programs. Those that do not fit into the slices of `attributes` are left out.
 fn query(mut attributes: QueryAttributes) -> io::Result<usize> {
     attributes.count = HOOKED as u32;
     match bpf(PROG_QUERY, &mut attributes) {
         Ok(_) => Ok(attributes.count as usize),
-        // Nothing was ever attached to the device there.
+        // No program was ever attached at this side of the interface.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(0),
         Err(error) => Err(error),
     }

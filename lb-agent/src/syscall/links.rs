@@ -18,10 +18,10 @@ const LINK_UPDATE: u32 = 29;
 const LINK_DETACH: u32 = 34;
 /// `BPF_XDP` of `enum bpf_attach_type`.
 const ATTACH_XDP: u32 = 37;
-/// `XDP_FLAGS_DRV_MODE`: by the driver, or not at all.
+/// `XDP_FLAGS_DRV_MODE`: run by the driver, or not at all.
 const DRIVER_MODE: u32 = 4;
 
-/// The part of `union bpf_attr` that pins use.
+/// The part of `union bpf_attr` for pins.
 #[repr(C)]
 struct PinAttributes {
     path: u64,
@@ -29,7 +29,7 @@ struct PinAttributes {
     flags: u32,
 }
 
-/// Opens what is pinned at a path: a link, a map or a program.
+/// Opens a pinned link, map or program.
 pub(crate) fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     let path_at = path.as_ptr().addr() as u64;
@@ -43,7 +43,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     bpf(OBJ_PIN, &mut PinAttributes { path: path_at, fd: number(object), flags: 0 }).map(|_| ())
 }
 
-/// Makes a link of an XDP program on a device, run by its driver. Linux 5.9.
+/// Makes a link of an XDP program on an interface, run by its driver. Linux 5.9.
 pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
     struct Attributes {
@@ -57,25 +57,26 @@ pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<Owned
     opened(LINK_CREATE, &mut Attributes { program, device, kind, flags })
 }
 
-/// Where a tcx link goes among those that are there.
+/// The place of a new tcx link among the existing ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// Before all of them.
     First,
     /// After all of them.
     Last,
-    /// Before the link that runs the program of this number.
+    /// Before the link that runs the program with this id.
     Before(u32),
 }
 
-/// Makes a link of a tc program on a device, by its index: a name may be another device's by now. Linux 6.6.
+/// Makes a link of a tc program on an interface, by its index: a name may belong to another interface by now. Linux
+/// 6.6.
 pub(crate) fn link_tcx(
     program: BorrowedFd<'_>,
     device: u32,
     kind: u32,
     order: Order,
 ) -> io::Result<OwnedFd> {
-    /// `BPF_F_BEFORE`, `BPF_F_AFTER`, `BPF_F_ID`: without a relative, before or after all.
+    /// `BPF_F_BEFORE`, `BPF_F_AFTER`, `BPF_F_ID`. Without a relative, the first two mean before or after all others.
     const BEFORE: u32 = 1 << 3;
     const AFTER: u32 = 1 << 4;
     const ID: u32 = 1 << 5;
@@ -100,7 +101,7 @@ pub(crate) fn link_tcx(
     opened(LINK_CREATE, &mut attributes)
 }
 
-/// Loads a tc program that hands every packet on to the next one (`TCX_NEXT`).
+/// Loads a tc program that passes every packet on to the next one (`TCX_NEXT`).
 pub(crate) fn load_idle() -> io::Result<OwnedFd> {
     /// `r0 = -1`, `exit`.
     const CODE: [[u8; 8]; 2] =
@@ -108,9 +109,9 @@ pub(crate) fn load_idle() -> io::Result<OwnedFd> {
     load_tc(*b"idle\0\0\0\0\0\0\0\0\0\0\0\0", &CODE)
 }
 
-/// Loads a tc program of these instructions.
+/// Loads a tc program with these instructions.
 pub(super) fn load_tc(name: [u8; 16], code: &[[u8; 8]]) -> io::Result<OwnedFd> {
-    /// How `union bpf_attr` begins for a load, as far as its program's name.
+    /// The beginning of `union bpf_attr` for loading a program, up to its name.
     #[repr(C)]
     struct Attributes {
         kind: u32,
@@ -139,7 +140,7 @@ pub(super) fn load_tc(name: [u8; 16], code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     opened(PROG_LOAD, &mut attributes)
 }
 
-/// Makes a link of a program on a cgroup, beside whatever is there. Linux 5.7.
+/// Makes a link of a program on a cgroup, beside those that are attached. Linux 5.7.
 pub(crate) fn link_cgroup(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
@@ -156,7 +157,7 @@ pub(crate) fn link_cgroup(
     opened(LINK_CREATE, &mut Attributes { program, cgroup, kind, flags: 0 })
 }
 
-/// Makes a link run another program, at once and without a gap. tcx and cgroup links: Linux 6.6 and 5.7.
+/// Replaces the program of a link atomically. Linux 6.6 for tcx links, 5.7 for cgroup links.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
@@ -169,45 +170,45 @@ pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::
     bpf(LINK_UPDATE, &mut Attributes { link, program, flags: 0, old_program: 0 }).map(|_| ())
 }
 
-/// Takes a link off what it is attached to, done when this returns; without its pin it would go some time later.
-/// Linux 5.9.
+/// Detaches a link before it returns; closing its last pin or descriptor would detach it some time later. Linux 5.9.
 pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
     struct Attributes {
         link: u32,
     }
+    // The kernel waits for a grace period under the lock of all network interfaces.
     let _expedited = expedite();
     bpf(LINK_DETACH, &mut Attributes { link: number(link) }).map(|_| ())
 }
 
-/// The kernel's description of a link.
+/// The kernel's description of a link (`struct bpf_link_info`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkInfo {
     kind: u32,
-    /// Number of the link.
+    /// Id of the link.
     pub(crate) id: u32,
-    /// Number of its program.
+    /// Id of its program.
     pub(crate) program: u32,
     pad: u32,
-    /// tcx: interface index and attach type; cgroup: the cgroup's number.
+    /// tcx: interface index and attach type; cgroup: id of the cgroup.
     target: u64,
     rest: [u64; 8],
 }
 
 impl LinkInfo {
-    /// Interface index of a tcx link; 0 when the interface is gone.
+    /// Returns the interface index of a tcx link; 0 if the interface is gone.
     pub(crate) const fn device(&self) -> u32 {
         self.target as u32
     }
 
-    /// Number of the cgroup (its inode).
+    /// Returns the id of the cgroup, which is its inode number.
     pub(crate) const fn cgroup(&self) -> u64 {
         self.target
     }
 }
 
-/// Asks about a link.
+/// Returns the description of a link.
 pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     let mut info = LinkInfo::default();
     let info_at = (&raw mut info).addr() as u64;
@@ -217,18 +218,18 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     Ok(info)
 }
 
-/// Number of a program.
+/// Returns the id of a program.
 pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     id(program)
 }
 
-/// Number of a map.
+/// Returns the id of a map.
 pub(crate) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
     id(map)
 }
 
 fn id(object: BorrowedFd<'_>) -> io::Result<u32> {
-    /// How `struct bpf_prog_info` and `struct bpf_map_info` begin.
+    /// The beginning of `struct bpf_prog_info` and of `struct bpf_map_info`.
     #[repr(C)]
     struct Begin {
         kind: u32,

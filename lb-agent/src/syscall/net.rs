@@ -4,10 +4,10 @@ use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd as _};
 
-/// `SO_NETNS_COOKIE`, Linux 5.14; neither nix nor libc name it for every target.
+/// `SO_NETNS_COOKIE`, Linux 5.14; nix and libc do not define it for every target.
 const SO_NETNS_COOKIE: i32 = 71;
 
-/// Returns `ETHTOOL_GDRVINFO` of a device: its driver, and where its hardware is; nothing where there is none.
+/// Returns driver and bus address of an interface (`ETHTOOL_GDRVINFO`); both may be empty for a virtual one.
 pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
     const GET_DRIVER: u32 = 3;
     #[repr(C)]
@@ -22,7 +22,7 @@ pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
         numbers: [u32; 5],
     }
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_else(|_| {
-        // A namespace without a loopback device that is up.
+        // The loopback interface of the namespace may be down.
         UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
     })?;
     // SAFETY: all zeroes is valid for plain numbers and bytes.
@@ -30,12 +30,12 @@ pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
     information.command = GET_DRIVER;
     // SAFETY: all zeroes is a valid ifreq: an empty name and a null pointer.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // The last byte stays: names end with a zero.
+    // The last byte stays zero: it terminates the name.
     for (to, from) in request.ifr_name.iter_mut().take(15).zip(device.bytes()) {
         *to = libc::c_char::from_ne_bytes([from]);
     }
     request.ifr_ifru.ifru_data = (&raw mut information).cast();
-    // SAFETY: the request names a device and points at a value that outlives the call.
+    // SAFETY: the request names an interface and points at a value that outlives the call.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -44,19 +44,19 @@ pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
     Ok((text(&information.driver), text(&information.bus)))
 }
 
-/// The name of a device of our network namespace; nothing when there is none of this number.
+/// Returns the name of an interface of our network namespace; `None` if the index does not exist.
 pub(crate) fn device_name(index: u32) -> Option<String> {
-    // nix 0.31 never fails here: an interface that is gone has an empty name.
+    // nix 0.31 returns an empty name instead of an error if the interface does not exist.
     let name = nix::net::if_::if_indextoname(index).ok()?;
     Some(name.to_string_lossy().into_owned()).filter(|name| !name.is_empty())
 }
 
-/// The index of a device of our network namespace; nothing when there is none of this name.
+/// Returns the index of an interface of our network namespace; `None` if the name does not exist.
 pub(crate) fn device_index(name: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(name).ok()
 }
 
-/// The cookie of the network namespace that a socket lives in. Linux 5.14.
+/// Returns the cookie of a socket's network namespace. Linux 5.14.
 pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;

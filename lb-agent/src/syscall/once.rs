@@ -1,7 +1,8 @@
-//! Two programs before one of ours, for two places of a device: a packet that passes both places meets ours once.
+//! Two programs that run before one of ours at two places of an interface, so that a packet that passes both places
+//! meets ours once.
 //!
-//! The *marker* notes in the packet's control block that it has passed, which is kept from one program of a device to
-//! the next, and goes on in ours. The *gate* goes on in ours unless the packet is marked.
+//! The *marker* records in the packet's control block, which is kept between programs of an interface, that it has run,
+//! and continues with ours. The *gate* continues with ours unless the packet is marked.
 
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -11,22 +12,22 @@ use super::{number, single, update};
 
 /// A map of programs for tail calls (`BPF_MAP_TYPE_PROG_ARRAY`).
 const PROGRAMS: u32 = 3;
-/// The mark, in two words that nobody else writes by chance, and
-/// where they lie: `cb[3]` and `cb[4]` of `struct __sk_buff`.
+/// The mark: two words that no other program writes by chance, in `cb[3]` and `cb[4]` of `struct __sk_buff`, with their
+/// offsets.
 const MARK: [i32; 2] = [0x6c62_6f6e, 0x6365_9e37];
 const AT: [u8; 2] = [60, 64];
 
-/// The two programs. They do nothing once the last descriptor and pin of `slot` is gone.
+/// The two programs. They pass packets on unchanged once `slot` has neither a descriptor nor a pin.
 #[derive(Debug)]
 pub(crate) struct Once {
     pub(crate) marker: OwnedFd,
     pub(crate) gate: OwnedFd,
-    /// The map of the program that they go on in.
+    /// The map with the program that they continue with.
     pub(crate) slot: OwnedFd,
 }
 
 impl Once {
-    /// Loads both, before a tc program.
+    /// Loads both programs; they continue with `program`.
     pub(crate) fn before(program: BorrowedFd<'_>) -> io::Result<Self> {
         let slot = single(PROGRAMS, 0)?;
         update(slot.as_fd(), &0_u32, &number(program), 0)?;
@@ -36,7 +37,7 @@ impl Once {
     }
 }
 
-/// One instruction: operation, destination and source register, offset, number.
+/// Encodes an instruction: operation, destination and source register, offset, number.
 const fn instruction(code: u8, registers: u8, offset: u8, number: i32) -> [u8; 8] {
     let [a, b, c, d] = number.to_ne_bytes();
     [code, registers, offset, 0, a, b, c, d]
@@ -45,7 +46,7 @@ const fn instruction(code: u8, registers: u8, offset: u8, number: i32) -> [u8; 8
 /// `r0 = -1` (`TCX_NEXT`), `exit`.
 const NEXT: [[u8; 8]; 2] = [instruction(0xb7, 0, 0, -1), instruction(0x95, 0, 0, 0)];
 
-/// `bpf_tail_call(r1, map, 0)`; where there is none, the next program.
+/// Encodes `bpf_tail_call(r1, map, 0)`; if the map is empty, the packet goes to the next program.
 const fn go_on(map: u32) -> [[u8; 8]; 6] {
     [
         // `r2 = map`, in two parts; `r3 = 0`; the call.
@@ -68,7 +69,7 @@ fn marker(map: u32) -> Vec<[u8; 8]> {
 
 fn gate(map: u32) -> Vec<[u8; 8]> {
     let differs = |word: usize, skipped: u8| {
-        // `r2 = *(u32 *)(r1 + at)`; `if r2 != word` (32 bits) over so many.
+        // `r2 = *(u32 *)(r1 + at)`; `if r2 != word` (32 bits) skip this many instructions.
         [instruction(0x61, 0x12, AT[word], 0), instruction(0x56, 2, skipped, MARK[word])]
     };
     let asks = [differs(0, 4), differs(1, 2)].into_iter().flatten();

@@ -1,23 +1,23 @@
-//! The agent's own process: its heap, its limit of files, the weight of its threads.
+//! The agent's own process: its heap, its limit of open files, the priority of its threads.
 
 use std::io;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Lets all threads take memory from one heap: what one gives back another takes, so less of it lies about in
-/// holes. Call it before there are threads.
+/// Makes all threads allocate from one heap: a thread can then reuse what another one freed, which reduces
+/// fragmentation. Call it before threads start.
 pub fn keep_one_heap() {
     #[cfg(target_env = "gnu")]
     {
-        // SAFETY: takes no pointers, and sets a limit that the allocator reads when it makes another heap.
+        // SAFETY: takes no pointers, and sets a limit that the allocator reads when it creates another heap.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, 1);
         }
     }
 }
 
-/// Gives memory that is not used any more back to the kernel, where the allocator would keep it: after lists
-/// were read, that is most of what was ever taken.
+/// Returns unused memory to the kernel, which the allocator would keep. After the initial lists, that is most of the
+/// memory ever used.
 pub(crate) fn give_memory_back() {
     #[cfg(target_env = "gnu")]
     {
@@ -28,15 +28,16 @@ pub(crate) fn give_memory_back() {
     }
 }
 
-/// Nice value of all threads: nine times the weight of other processes. An interface that is no new pod's waits for
-/// four wake-ups of this process (ADR 0030).
+/// Nice value of all threads: nine times the weight of other processes.
+///
+/// An interface that is not a new pod's waits for four wake-ups of this process (ADR 0030).
 const URGENT: i32 = -10;
 /// The same of the thread that attaches the programs of new pods, where the kernel grants it no real-time priority.
 const MOST_URGENT: i32 = -20;
 /// The lowest real-time priority: above every thread of the fair scheduler, below the kernel's own threads.
 const REAL_TIME: i32 = 1;
 
-/// Gives the calling thread, and those that it starts from now on, a higher weight. Needs `CAP_SYS_NICE`.
+/// Raises the priority of the calling thread and of threads that it starts from now on. Needs `CAP_SYS_NICE`.
 pub(crate) fn raise_priority() -> io::Result<()> {
     set_priority(URGENT)
 }
@@ -54,9 +55,9 @@ pub(crate) fn raise_priority_most() -> io::Result<()> {
     }
 }
 
-/// Runs something long at the usual weight, and gives the calling thread its own weight back.
+/// Runs long work at normal priority, then restores that of the calling thread.
 pub(crate) fn unhurried<T>(work: impl FnOnce() -> T) -> T {
-    // SAFETY: takes no pointers; -1 is a nice value, too, and as good as any to come back to.
+    // SAFETY: takes no pointers; -1 may be an error or a valid nice value, and restoring it is fine in both cases.
     let before = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
     let is_lowered = before < 0 && set_priority(0).is_ok();
     let result = work();
@@ -66,7 +67,7 @@ pub(crate) fn unhurried<T>(work: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Sets the nice value of the calling thread only: Linux has one for each.
+/// Sets the nice value of the calling thread only: on Linux each thread has its own.
 fn set_priority(nice: i32) -> io::Result<()> {
     // SAFETY: takes no pointers.
     match unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) } {
@@ -75,7 +76,7 @@ fn set_priority(nice: i32) -> io::Result<()> {
     }
 }
 
-/// Raises the soft limit of open files to the hard one; gives what it was, and is.
+/// Raises the soft limit of open files to the hard limit. Returns the old and the new value.
 ///
 /// # Errors
 ///

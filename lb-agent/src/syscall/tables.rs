@@ -1,4 +1,4 @@
-//! The older packet filter of the kernel (`x_tables`), which only socket options tell of.
+//! The older packet filter of the kernel (`x_tables`), which can only be read by socket options.
 
 use std::ffi::c_void;
 use std::io;
@@ -8,16 +8,16 @@ use std::os::fd::AsRawFd as _;
 /// `IPT_SO_GET_INFO` and `IPT_SO_GET_ENTRIES`; those of IPv6 have the same numbers.
 const INFO: i32 = 64;
 const ENTRIES: i32 = 65;
-/// Bytes of `struct ipt_getinfo`, and where the size of the entries is in it.
+/// Size of `struct ipt_getinfo`, and the offset of the entries' size in it.
 const INFO_BYTES: usize = 84;
 const SIZE_AT: usize = 80;
-/// Bytes of `struct ipt_get_entries` ahead of the entries: the name, the size, padding.
+/// Size of `struct ipt_get_entries` before the entries: name, size, padding.
 const HEAD: usize = 40;
-/// Bytes of a name of a table.
+/// Size of the name of a table.
 const NAME: usize = 32;
 
-/// The bytes of a table of this network namespace; nothing where
-/// nobody has made it. Asking for one that is not there would make it.
+/// Returns the entries of a table of this network namespace; empty if the table does not exist. The request itself
+/// would create a missing table, so its name is looked up first.
 pub(crate) fn packet_filter_entries(table: &str, is_v6: bool) -> io::Result<Vec<u8>> {
     let (names, level, address) = if is_v6 {
         ("/proc/net/ip6_tables_names", libc::IPPROTO_IPV6, "[::]:0")
@@ -31,6 +31,7 @@ pub(crate) fn packet_filter_entries(table: &str, is_v6: bool) -> io::Result<Vec<
     let mut info = [0; INFO_BYTES];
     info.iter_mut().take(NAME - 1).zip(table.bytes()).for_each(|(to, from)| *to = from);
     ask(&socket, (level, INFO), &mut info)?;
+    // The table can grow between both calls; the second one then fails with EAGAIN.
     let size = info.get(SIZE_AT..).and_then(|size| size.first_chunk()).copied();
     let size = size.unwrap_or_default();
     let mut entries = vec![0; HEAD + u32::from_ne_bytes(size) as usize];
@@ -43,7 +44,7 @@ pub(crate) fn packet_filter_entries(table: &str, is_v6: bool) -> io::Result<Vec<
 fn ask(socket: &UdpSocket, (level, option): (i32, i32), value: &mut [u8]) -> io::Result<()> {
     let mut length = value.len() as libc::socklen_t;
     let into = value.as_mut_ptr().cast::<c_void>();
-    // SAFETY: the pointer leads to a live slice, and `length` says how long that is.
+    // SAFETY: the pointer leads to a live slice, and `length` is its size.
     let result =
         unsafe { libc::getsockopt(socket.as_raw_fd(), level, option, into, &raw mut length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }

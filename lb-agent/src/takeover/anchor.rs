@@ -1,7 +1,8 @@
-//! The anchor: what keeps netfilter's translations going once kube-proxy's tables are deleted.
+//! The anchor: keeps netfilter's translations going once kube-proxy's tables are deleted.
 //!
-//! The kernel translates packets of known connections as long as some nat chain is there and something in the namespace
-//! uses conntrack. With the last table of kube-proxy both would go, and every connection that it began with them.
+//! The kernel translates packets of known connections as long as some nat chain exists and something in the namespace
+//! uses conntrack. Deleting the last table of kube-proxy would end both, and with them every connection that kube-proxy
+//! began.
 
 use std::io;
 
@@ -9,22 +10,22 @@ use crate::netfilter::{
     CREATE, TABLES, attribute, body, change, dump, find, name, nested, number, text,
 };
 
-/// The name of the table, of family `inet`.
+/// Name of the table, of family `inet`.
 const TABLE: &str = "lb-agent";
 const CHAIN: &str = "take-over";
 /// `NFPROTO_INET`.
 const INET: u8 = 1;
-/// `NFT_MSG_NEWTABLE` and the others of `enum nf_tables_msg_types`.
+/// `NFT_MSG_NEWTABLE` and others of `enum nf_tables_msg_types`.
 const NEW_TABLE: u16 = 0;
 const GET_TABLE: u16 = 1;
 pub(super) const DELETE_TABLE: u16 = 2;
 const NEW_CHAIN: u16 = 3;
 const NEW_RULE: u16 = 6;
-/// `NF_INET_POST_ROUTING`, and the priority of source translation there.
+/// `NF_INET_POST_ROUTING`, and the priority of source NAT there.
 const POSTROUTING: u32 = 4;
 const SOURCE: u32 = 100;
 
-/// Whether the anchor is there.
+/// Reports whether the anchor exists.
 pub(super) fn is_there() -> io::Result<bool> {
     let mut found = false;
     dump(TABLES | GET_TABLE, (INET, &[]), |family, table| {
@@ -33,8 +34,8 @@ pub(super) fn is_there() -> io::Result<bool> {
     Ok(found)
 }
 
-/// Makes the anchor: a nat chain with a rule that uses conntrack
-/// and never matches. Says whether it was not there before.
+/// Creates the anchor: a nat chain with a rule that uses conntrack and never matches. Returns whether it did not exist
+/// before.
 pub(super) fn put() -> io::Result<bool> {
     if is_there()? {
         return Ok(false);
@@ -42,6 +43,7 @@ pub(super) fn put() -> io::Result<bool> {
     let hook = nested(4, &[number(1, POSTROUTING), number(2, SOURCE)]);
     let chain = [name(1, TABLE), name(3, CHAIN), hook, name(7, "nat")].concat();
     let rule = [name(1, TABLE), name(2, CHAIN), nested(4, &never())].concat();
+    // One transaction, so that no chain stays without its rule.
     change(&[
         (NEW_TABLE, CREATE, body(INET, &name(1, TABLE))),
         (NEW_CHAIN, CREATE, body(INET, &chain)),
@@ -50,7 +52,7 @@ pub(super) fn put() -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes the anchor. Says whether it was there.
+/// Removes the anchor. Returns whether it existed.
 pub fn remove() -> io::Result<bool> {
     if !is_there()? {
         return Ok(false);
@@ -59,7 +61,7 @@ pub fn remove() -> io::Result<bool> {
     Ok(true)
 }
 
-/// `ct status 0xffffffff`: the status of no connection.
+/// The expression `ct status 0xffffffff`, which matches no connection.
 fn never() -> [Vec<u8>; 2] {
     const ELEMENT: u16 = 1;
     /// `NFT_CT_STATUS`, `NFT_REG_1`, `NFT_CMP_EQ`.

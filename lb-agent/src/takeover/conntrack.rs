@@ -1,5 +1,4 @@
-//! Connections as netfilter knows them: those that it sends elsewhere,
-//! which kube-proxy's rules began, and those that it does not.
+//! Connections in netfilter's conntrack: those it translates, which kube-proxy's rules began, and those it does not.
 
 use std::io;
 
@@ -14,7 +13,7 @@ use crate::netfilter::{
 const NEW: u16 = 1 << 8;
 const GET: u16 = 1 << 8 | 1;
 const DELETE: u16 = 1 << 8 | 2;
-/// `CTA_TUPLE_ORIG` and the others of `enum ctattr_type`.
+/// `CTA_TUPLE_ORIG` and others of `enum ctattr_type`.
 const ORIGINAL: u16 = 1;
 const REPLY: u16 = 2;
 const STATUS: u16 = 3;
@@ -23,25 +22,25 @@ const TIMEOUT: u16 = 7;
 const STATUS_MASK: u16 = 26;
 /// `IPS_DST_NAT`.
 const DESTINATION: u32 = 1 << 5;
-/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both ends are done.
+/// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both ends have closed.
 const OVER: [u8; 2] = [7, 8];
 
-/// A connection that netfilter follows.
+/// A connection that netfilter tracks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Connection {
     pub protocol: Protocol,
-    /// From the client to what it asked for.
+    /// From the client to the destination that it used.
     pub original: Tuple,
-    /// From the backend to whom it answers.
+    /// From the backend to the address that it answers to.
     pub reply: Tuple,
-    /// How the kernel names it: the attribute of the original tuple.
+    /// The attribute of the original tuple, by which the kernel identifies the entry.
     named: Vec<u8>,
     family: u8,
     is_over: bool,
 }
 
 impl Connection {
-    /// Whether it is one of TCP whose ends are both done.
+    /// Reports whether it is a TCP connection that both ends have closed.
     pub const fn is_over(&self) -> bool {
         self.is_over
     }
@@ -50,16 +49,16 @@ impl Connection {
 /// The kinds of connections that can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
-    /// Those whose destination netfilter translates, also where both ends are done.
+    /// Connections whose destination netfilter translates, those that have ended included.
     Translated,
-    /// Those that keep their destination, and whose ends are not done.
+    /// Connections that keep their destination and have not ended.
     Kept,
-    /// TCP connections whose ends are both done: netfilter remembers them for two minutes.
+    /// TCP connections that both ends have closed; netfilter remembers them for two minutes.
     Over,
 }
 
 impl Which {
-    /// The status that is meant under the mask `DESTINATION`, where it matters.
+    /// Returns the status under the mask `DESTINATION`, or `None` if any will do.
     const fn status(self) -> Option<u32> {
         match self {
             Self::Translated => Some(DESTINATION),
@@ -69,13 +68,13 @@ impl Which {
     }
 }
 
-/// The connections of this kind in this network namespace that are meant.
+/// Returns the connections of a kind in this network namespace that `is_meant` selects.
 pub(super) fn list(
     which: Which,
     is_meant: impl Fn(&Connection) -> bool,
 ) -> io::Result<Vec<Connection>> {
     let mut all = Vec::new();
-    // Linux before 6.0 does not know the mask: then all are told, and those that are not meant are left out here.
+    // Before 6.0, Linux ignores the mask and lists all connections; the others are filtered out below.
     let status = which.status();
     let filter = |status| [number(STATUS, status), number(STATUS_MASK, DESTINATION)].concat();
     let status = status.map(filter).unwrap_or_default();
@@ -85,35 +84,37 @@ pub(super) fn list(
     Ok(all)
 }
 
-/// Makes netfilter delete a conntrack entry.
+/// Deletes a conntrack entry.
 pub(super) fn forget(connection: &Connection) -> io::Result<()> {
     delete(connection.family, &connection.named)
 }
 
-/// Makes netfilter delete the entry of a connection that it does not translate.
+/// Deletes the entry of a connection that netfilter does not translate.
 pub(super) fn release(protocol: Protocol, original: &Tuple) -> io::Result<()> {
     delete(family(original), &nested(ORIGINAL, &[written(protocol, original)]))
 }
 
 fn delete(family: u8, named: &[u8]) -> io::Result<()> {
     match request(DELETE, 0, &body(family, named)) {
-        // It ended by itself meanwhile.
+        // The entry expired meanwhile.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other,
     }
 }
 
-/// The state of a connection that netfilter did not see begin, as it is written down.
+/// The state of a reserved connection, whose beginning netfilter did not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// No packet of it will pass.
+    /// No packet of it will pass netfilter.
     Unseen,
-    /// TCP: it is open. Netfilter knows none of its numbers, so it is not to judge them.
+    /// An open TCP connection. netfilter does not know its sequence numbers, so it must not check them.
     Open,
 }
 
-/// Writes a connection down that keeps its ends, for so many seconds: netfilter gives the source to no other towards
-/// this destination. `is_new`: an entry that is there is not to be touched; says whether there was none.
+/// Creates a conntrack entry without translation for this many seconds: netfilter then gives the source port to no
+/// other connection to this destination.
+///
+/// `is_new`: an existing entry is left alone. Returns false if there was one.
 pub(super) fn reserve(
     (protocol, original, state): (Protocol, &Tuple, State),
     seconds: u32,
@@ -142,12 +143,12 @@ fn open() -> Vec<u8> {
     nested(PROTOCOL, &[nested(1, &parts)])
 }
 
-/// `NFPROTO_IPV4` or `NFPROTO_IPV6`.
+/// Returns `NFPROTO_IPV4` or `NFPROTO_IPV6`.
 const fn family(tuple: &Tuple) -> u8 {
     if tuple.source.is_v4() { 2 } else { 10 }
 }
 
-/// The inner part of `enum ctattr_tuple`, of protocols that have ports.
+/// Encodes the content of a tuple (`enum ctattr_tuple`), for protocols with ports.
 fn written(protocol: Protocol, tuple: &Tuple) -> Vec<u8> {
     let addresses = nested(1, &[addressed(1, 3, tuple.source), addressed(2, 4, tuple.destination)]);
     let port = |kind, port: Port| attribute(kind, &port.get().to_be_bytes());
@@ -163,6 +164,7 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
     let (_, reply) = tuple(find(attributes, REPLY)?)?;
     let is_over = state(attributes).is_some_and(|state| OVER.contains(&state));
     let is_translated = status & DESTINATION != 0;
+    // Connections that are over keep their entry for a while; they hold a port, but no packet needs them.
     let is_meant = match which {
         Which::Translated => is_translated,
         Which::Kept => !is_translated && !is_over,
@@ -178,14 +180,14 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
     })
 }
 
-/// The state of a TCP connection.
+/// Returns the TCP state of a connection.
 fn state(attributes: &[u8]) -> Option<u8> {
     const TCP: u16 = 1;
     const STATE: u16 = 1;
     find(find(find(attributes, PROTOCOL)?, TCP)?, STATE)?.first().copied()
 }
 
-/// `enum ctattr_tuple`, of protocols that have ports.
+/// Parses a tuple (`enum ctattr_tuple`), for protocols with ports.
 fn tuple(attributes: &[u8]) -> Option<(Protocol, Tuple)> {
     let (addresses, ends) = (find(attributes, 1)?, find(attributes, 2)?);
     let ip = |v4, v6| find(addresses, v4).or_else(|| find(addresses, v6)).and_then(address);

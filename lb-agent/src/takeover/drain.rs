@@ -1,4 +1,4 @@
-//! The way back to kube-proxy: no flow begins any more, and known flows continue until they end.
+//! The way back to kube-proxy: no new flow begins, and known flows continue until they end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -17,21 +17,21 @@ use crate::maps::Maps;
 use crate::reconcile::Op;
 use crate::{datapath, run, show};
 
-/// From one look to the next, while flows end and while rules are awaited.
+/// Intervals between checks: while flows end, and while rules are awaited.
 const AGAIN: Duration = Duration::from_secs(1);
 const OFTEN: Duration = Duration::from_millis(50);
 
-/// The order in which flows end and rules begin, and its patience.
+/// Options of a drain.
 #[derive(Clone, Copy, Debug)]
 pub struct Drain {
-    /// Not before kube-proxy's rules are in place.
+    /// Starts only when kube-proxy's rules are in place.
     pub after_rules: bool,
-    /// For so long at most, and before for so long until the rules come; nothing: as long as it takes.
+    /// Time limit of the drain, and before it of the wait for rules; `None`: no limit.
     pub within: Option<Duration>,
 }
 
-/// Lets packets without a flow pass, and returns once no flow is
-/// left, or after so long. No agent may run: it would serve again.
+/// Lets packets without a flow pass, and returns once no flow is left, or after the time limit. No agent may run: it
+/// would serve new flows again.
 pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Error> {
     datapath::ensure_no_agent(dir)?;
     let mut maps = show::open(dir)?;
@@ -43,16 +43,17 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     if options.after_rules {
         await_rules((dir, options.within), &maps, &mut reserved, out)?;
     }
-    // Before, for netfilter begins at once, and below again, for flows that began in between.
+    // Before the switch, because netfilter serves new connections at once; and again below, for flows that began in
+    // between.
     let _flows: Known = hold(&mut reserved, &maps)?;
     maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)?;
     super::forget_ended(&maps)?;
-    // Without an agent no Service changes.
+    // Without an agent, no Service changes.
     let frontends = super::Frontends::of(&maps)?;
     let (began, mut told) = (Instant::now(), None);
     loop {
         let known = hold(&mut reserved, &maps)?;
-        // Each time again: where a flow has ended, the next socket with its port is to begin by kube-proxy's rules.
+        // In each round: once a flow has ended, the next socket with its port must begin by kube-proxy's rules.
         frontends.forget_untranslated(&known)?;
         let left = known.len();
         if told != Some(left) {
@@ -68,8 +69,10 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     }
 }
 
-/// Returns when kube-proxy's rules serve each family that we serve. Packets of processes of this host meet them
-/// before our programs: from the first moment on netfilter may give no port of ours away.
+/// Returns when kube-proxy's rules serve each family that we serve.
+///
+/// Packets of processes of this host meet these rules before our programs. So from the first moment netfilter must not
+/// give away a port of ours.
 fn await_rules(
     (dir, within): (&Path, Option<Duration>),
     maps: &Maps,
@@ -80,7 +83,7 @@ fn await_rules(
     let served = |v4: bool| rows.iter().any(|row| row.service != 0 && row.ip.is_v4() == v4);
     let began = Instant::now();
     let _flows: Known = hold(reserved, maps)?;
-    writeln!(out, "every flow is written down; waiting for kube-proxy's rules")?;
+    writeln!(out, "every flow is reserved in netfilter; waiting for kube-proxy's rules")?;
     out.flush()?;
     while !Rules::serve([served(true), served(false)]) {
         if let Some(within) = within
@@ -95,10 +98,10 @@ fn await_rules(
     Ok(())
 }
 
-/// Flows that are not over, by what their clients send.
+/// Flows that have not expired, by the tuple that their clients send.
 type Known = BTreeSet<(Protocol, Tuple)>;
 
-/// Lets netfilter know of all flows, and returns those that are not over.
+/// Reserves the connections of all flows in netfilter, and returns the flows that have not expired.
 fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let all = maps.all_flows().map_err(super::Error::Maps)?;
@@ -108,7 +111,7 @@ fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
     Ok(known)
 }
 
-/// Nobody sweeps: entries of flows that are over lie there still.
+/// Returns the flows that have not expired. Without an agent no sweep removes expired entries.
 fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> Known {
     let now = u64::try_from(run::monotonic().as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {

@@ -1,4 +1,5 @@
-//! The agent's part: looks once a second until nothing of kube-proxy is left, and tells the data path.
+//! The agent's part of a take-over: checks once a second until nothing of kube-proxy is left, and informs the data
+//! path.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use tracing::{info, warn};
 use super::{Error, Found, Frontends, Rules, anchor};
 use crate::maps::Maps;
 
-/// From one look to the next while a take-over is under way, and while none is.
+/// Intervals between checks: while a take-over is under way, and while none is.
 const OFTEN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
 
@@ -25,12 +26,12 @@ pub struct Takeover {
 }
 
 impl Takeover {
-    /// Whether segments and datagrams of others' connections must pass.
+    /// Reports whether packets of connections that netfilter translates must pass.
     pub fn is_under_way(&self) -> bool {
         self.found.borrow().is_under_way()
     }
 
-    /// The problem that operators are told of: tuples that `INHERITED` has no room for.
+    /// Returns the problem for operators: `INHERITED` has no room for some tuples.
     pub fn problem(&self) -> Option<String> {
         let left_out = self.found.borrow().left_out;
         let problem = || {
@@ -42,16 +43,17 @@ impl Takeover {
         (left_out > 0).then(problem)
     }
 
-    /// The maps have every Service: from now on only connections to frontends count.
+    /// Records that the maps have every Service: from now on only connections to frontends count.
     pub fn programmed(&self) {
         self.is_programmed.store(true, Ordering::Relaxed);
     }
 }
 
-/// Looks for the first time, before programs are attached. Whatever
-/// netfilter translates counts: nobody knows the Services yet.
+/// Checks for the first time, before programs are attached. All connections that netfilter translates count, because
+/// the Services are not known yet.
 pub async fn begin(maps: Arc<Maps>) -> Takeover {
     let is_programmed = Arc::new(AtomicBool::new(false));
+    // A failure must not keep the agent from starting. The rules are then known without the connections.
     let first = look(&maps, false).await.unwrap_or_else(|error| {
         complain(&error);
         Found { rules: Rules::find(), ..Found::default() }
@@ -68,10 +70,11 @@ async fn follow(maps: Arc<Maps>, sender: watch::Sender<Found>, is_programmed: Ar
     let mut has_failed = false;
     loop {
         let was_under_way = sender.borrow().is_under_way();
+        // kube-proxy can be started again at any time, so the checks never end.
         sleep(if was_under_way { OFTEN } else { SELDOM }).await;
         let found = match look(&maps, is_programmed.load(Ordering::Relaxed)).await {
             Ok(found) => found,
-            // The last result counts until there is another.
+            // The last result stays valid until there is another.
             Err(error) => {
                 if !std::mem::replace(&mut has_failed, true) {
                     complain(&error);
@@ -95,7 +98,7 @@ fn complain(error: &Error) {
     warn!(error = crate::chain(error), "connections of kube-proxy may not be preserved");
 }
 
-/// Looks, and does what follows from it.
+/// Checks for kube-proxy, and updates conntrack entries, the anchor and `INHERITED` accordingly.
 async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
     let maps = Arc::clone(maps);
     let looked = spawn_blocking(move || {
@@ -103,8 +106,9 @@ async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
         let mut found = Found::look(frontends.as_ref())?;
         if let Some(frontends) = &frontends {
             forget_stale(frontends, &mut found)?;
-            // A client may take the port of one for a connection that we translate: netfilter would shift the port as
-            // long as it translates anything, and the connection would break with the end of the take-over.
+            // A client may reuse the port of an ended connection for one that our programs translate. While netfilter
+            // translates anything, it would change that port, and the connection would break at the end of the
+            // take-over.
             super::forget(&found.ended)?;
         }
         hold(&maps, &found);
@@ -114,7 +118,8 @@ async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Found, Error> {
     looked.await.map_err(|error| Error::System("look for kube-proxy", error.into()))?
 }
 
-/// kube-proxy would do it: datagrams to a backend that left are lost as long as their client sends them.
+/// Deletes the entries of datagrams to backends that have gone, as kube-proxy does (contract 5): otherwise they are
+/// lost as long as their client sends them.
 fn forget_stale(frontends: &Frontends<'_>, found: &mut Found) -> Result<(), Error> {
     let stale: Vec<_> = frontends.stale(&found.connections)?.into_iter().cloned().collect();
     super::forget(&stale)?;
@@ -134,16 +139,16 @@ fn hold(maps: &Maps, found: &Found) {
         Err(error) if found.is_under_way() => {
             warn!(%error, "no nat chain: kube-proxy's connections will end with its rules");
         }
-        // Without nftables there is none.
+        // Without nftables in the kernel there is no chain.
         Err(error) => tracing::debug!(%error, "no nat chain to remove"),
     }
 }
 
-/// Ends a take-over: says whether one was under way.
+/// Ends a take-over. Returns whether one was under way.
 ///
-/// Netfilter remembers what has ended for two minutes, with the port that it had towards its backend. Should
-/// kube-proxy's rules return meanwhile, a connection of this host that has the port by then would get another, and
-/// its backend would reset it. So it is made to forget first: with the chain gone the take-over is over.
+/// netfilter remembers ended connections for two minutes, with their port towards the backend. If kube-proxy's rules
+/// returned meanwhile, a connection of this host with that port would be moved to another one, and its backend would
+/// reset it. So these entries are deleted first; without the chain, the take-over is over.
 fn release(maps: &Maps) -> io::Result<bool> {
     if !anchor::is_there()? {
         return Ok(false);

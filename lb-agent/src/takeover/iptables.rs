@@ -1,5 +1,7 @@
-//! Chains of kube-proxy's modes `iptables` and `ipvs`: found, distinguished from those of the kubelet and of network
-//! policies (`KUBE-ROUTER-*`, `KUBE-POD-FW-*`, `KUBE-NWPLCY-*`), and removed with the iptables tools.
+//! Chains of kube-proxy's modes `iptables` and `ipvs`: found, and removed with the iptables tools.
+//!
+//! They are distinguished from those of the kubelet and of network policies (`KUBE-ROUTER-*`, `KUBE-POD-FW-*`,
+//! `KUBE-NWPLCY-*`).
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -9,9 +11,9 @@ use std::process::{Command, Stdio};
 use super::Error;
 use crate::syscall;
 
-/// Those that write what nftables has, those of the older tables, of both families.
+/// The tools for nftables and for the older tables, of both families.
 const TOOLS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
-/// Chains that kube-proxy alone makes.
+/// Chains that only kube-proxy creates.
 const OWN: [&str; 11] = [
     "KUBE-SERVICES",
     "KUBE-EXTERNAL-SERVICES",
@@ -25,21 +27,21 @@ const OWN: [&str; 11] = [
     "KUBE-IPVS-FILTER",
     "KUBE-IPVS-OUT-FILTER",
 ];
-/// Its chains of a Service or an endpoint; the last one before Kubernetes 1.24.
+/// Prefixes of its chains for a Service or an endpoint; the last one was used before Kubernetes 1.24.
 const OWN_PREFIXES: [&str; 6] =
     ["KUBE-SVC-", "KUBE-SVL-", "KUBE-SEP-", "KUBE-EXT-", "KUBE-FW-", "KUBE-XLB-"];
-/// Chains that a kubelet before Kubernetes 1.28 makes as well: by themselves they show no kube-proxy.
+/// Chains that a kubelet before Kubernetes 1.28 creates as well: alone they do not show a kube-proxy.
 const MARKING: &str = "KUBE-MARK-MASQ";
 const SHARED: [&str; 2] = [MARKING, "KUBE-POSTROUTING"];
-/// A chain that each mode `iptables` has, as the older tables store its name.
+/// A chain that exists in every mode `iptables`, as the older tables store its name.
 const SERVICES: &[u8] = b"KUBE-SERVICES\0";
 
-/// Whether a chain is one that kube-proxy alone makes.
+/// Reports whether only kube-proxy creates a chain of this name.
 pub(super) fn is_kube_proxys(chain: &str) -> bool {
     OWN.contains(&chain) || OWN_PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
-/// Whether the older tables (`iptables-legacy`) have chains of kube-proxy.
+/// Reports whether the older tables (`iptables-legacy`) have chains of kube-proxy.
 pub(super) fn has_older() -> bool {
     [false, true].into_iter().any(|is_v6| {
         let entries = syscall::packet_filter_entries("nat", is_v6).unwrap_or_default();
@@ -47,12 +49,14 @@ pub(super) fn has_older() -> bool {
     })
 }
 
-/// Removes kube-proxy's chains and what leads to them, and nothing else: rules that others write meanwhile stay.
+/// Removes kube-proxy's chains and the rules that jump to them, and nothing else: rules that other programs write
+/// meanwhile stay.
 pub(super) fn remove() -> Result<Vec<String>, Error> {
     let (mut removed, mut is_any_there) = (Vec::new(), false);
     for tool in TOOLS {
         let saved = match Command::new(format!("{tool}-save")).output() {
             Ok(saved) => saved,
+            // A host may lack some of the tools.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(Error::System("run iptables-save", error)),
         };
@@ -66,7 +70,7 @@ pub(super) fn remove() -> Result<Vec<String>, Error> {
     if is_any_there { Ok(removed) } else { Err(Error::NoTool) }
 }
 
-/// The input for `iptables-restore --noflush` that removes kube-proxy's chains from a saved table.
+/// Returns the input for `iptables-restore --noflush` that removes kube-proxy's chains from a saved table.
 fn removal(saved: &str) -> String {
     let mut script = String::new();
     let lines: Vec<&str> = saved.lines().collect();
@@ -89,12 +93,12 @@ fn removal(saved: &str) -> String {
     script
 }
 
-/// The chains of a saved table that are to go: kube-proxy's own, and with them the shared ones, which an old kubelet
-/// makes again.
+/// Returns the chains of a saved table to remove: kube-proxy's own, and with them the shared ones, which an old kubelet
+/// creates again.
 fn removed_chains<'a>(table: &[&'a str]) -> BTreeSet<&'a str> {
     let named = || table.iter().filter_map(|line| line.strip_prefix(':')?.split(' ').next());
     let mut chains: BTreeSet<&str> = named().filter(|chain| is_kube_proxys(chain)).collect();
-    // The CNI plugin `portmap` may mark what it wants masqueraded there (`externalSetMarkChain`).
+    // The CNI plugin `portmap` may jump there for its own masquerade (`externalSetMarkChain`).
     let is_used = rules(table).any(|(_, from, target)| target == MARKING && !chains.contains(from));
     if !chains.is_empty() && !is_used {
         chains.extend(named().filter(|chain| SHARED.contains(chain)));
@@ -102,7 +106,7 @@ fn removed_chains<'a>(table: &[&'a str]) -> BTreeSet<&'a str> {
     chains
 }
 
-/// The rules of a saved table that lead to a chain: the rule, the chain that it stands in, and the one it leads to.
+/// Returns the rules of a saved table that jump to a chain: the rule, its chain, and the target chain.
 fn rules<'a>(table: &[&'a str]) -> impl Iterator<Item = (&'a str, &'a str, &'a str)> {
     table.iter().filter_map(|line| {
         let rule = line.strip_prefix("-A ")?;
@@ -110,7 +114,7 @@ fn rules<'a>(table: &[&'a str]) -> impl Iterator<Item = (&'a str, &'a str, &'a s
     })
 }
 
-/// The chain that a rule leads to.
+/// Returns the target chain of a rule.
 fn jump(rule: &str) -> Option<&str> {
     let (_, target) = rule.rsplit_once(" -j ").or_else(|| rule.rsplit_once(" -g "))?;
     target.split(' ').next()
@@ -119,6 +123,8 @@ fn jump(rule: &str) -> Option<&str> {
 fn restore(tool: &str, script: &str) -> Result<(), Error> {
     let failed = |error| Error::System("run iptables-restore", error);
     let mut child = Command::new(format!("{tool}-restore"))
+        // Without `--noflush` the tool would delete all other rules of the table; `--wait` waits for the lock of other
+        // programs.
         .args(["--noflush", "--wait"])
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,12 +1,12 @@
-//! Flows of ours that netfilter must know of while it serves beside our programs (ADR 0031).
+//! Reserves connections of our flows in netfilter while it serves beside our programs (ADR 0031).
 //!
-//! Netfilter draws the source port of what it masquerades among those that no connection it
-//! knows has towards the same backend. It sees none of ours under the tuple that the backend
-//! sees: an answer to a port that both have given away goes to the client of our flow. So a
-//! connection with that tuple is written down in conntrack, which no packet ever meets.
+//! netfilter selects a source port for masquerade that no connection it knows uses towards the same backend. It does
+//! not see our flows under the tuple that the backend sees. If both selected one port, the backend's answer would go to
+//! the client of our flow. So for each of our tuples a conntrack entry is created, which no packet ever meets.
 //!
-//! Segments of a process of this host pass netfilter before our programs translate them. To rules that come in the
-//! middle of a connection its next segment looks like the first, unless a connection to the frontend is written down.
+//! Segments of a process of this host pass netfilter before our programs translate them. If rules appear in the middle
+//! of a connection, its next segment looks like the first one to them, unless there is an entry for the connection to
+//! the frontend.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -18,23 +18,23 @@ use lb_common::flow::{Flow, FlowKey, Side, Tuple};
 use super::Error;
 use super::conntrack::{self, State};
 
-/// Seconds after which netfilter forgets a reservation by itself: should we be killed, nothing is left for long.
+/// Lifetime of a reservation in seconds. If this process is killed, nothing remains for long.
 const LASTS: u32 = 120;
-/// How old one may become before it is renewed.
+/// Age at which a reservation is renewed.
 const RENEWED: Duration = Duration::from_mins(1);
 
-/// A connection as it is written down: what it is translated to, or an open one of TCP to a frontend.
+/// A reserved connection: the translated tuple of a flow, or an open TCP connection to a frontend.
 type Written = (Protocol, Tuple, State);
 
-/// The connections that are written down, with the time of the last renewal. They end with this value.
+/// The reserved connections, with the time of their last renewal. Dropping the value releases them.
 #[derive(Debug, Default)]
 pub(super) struct Reserved(BTreeMap<Written, Instant>);
 
 impl Reserved {
-    /// Writes down what netfilter must know of these flows, and takes back what was for flows that are gone. `known`:
-    /// flows that are not over, by what their clients send.
+    /// Reserves the connections of these flows, and releases those of flows that are gone.
     ///
-    /// Where netfilter has such a connection already, it stays as it is.
+    /// `known` are the flows that have not expired, by the tuple that their clients send. If netfilter already has such
+    /// a connection, it stays as it is.
     pub(super) fn hold(
         &mut self,
         settings: &Settings,
@@ -45,6 +45,7 @@ impl Reserved {
         let mut before = std::mem::take(&mut self.0);
         for written in flows.iter().filter_map(|(key, flow)| written(settings, key, flow, known)) {
             let held = before.remove(&written).or_else(|| self.0.get(&written).copied());
+            // Reservations expire by themselves if this process dies, so they are renewed before.
             let is_fresh = held.is_some_and(|held| now.duration_since(held) < RENEWED);
             let since = if is_fresh { held } else { reserve(&written, held.is_none(), now)? };
             self.0.extend(since.map(|since| (written, since)));
@@ -56,12 +57,12 @@ impl Reserved {
 impl Drop for Reserved {
     fn drop(&mut self) {
         if let Err(error) = release(&self.0) {
-            tracing::debug!(%error, "reservations end by themselves");
+            tracing::debug!(%error, "reservations remain until their timeout");
         }
     }
 }
 
-/// Returns since when it is in place; nothing where netfilter has a connection of its own.
+/// Returns the time of the reservation; `None` if netfilter has a connection of its own there.
 fn reserve(
     (protocol, tuple, state): &Written,
     is_new: bool,
@@ -79,9 +80,10 @@ fn release(all: &BTreeMap<Written, Instant>) -> Result<(), Error> {
     })
 }
 
-/// The connection that is written down for an entry of a flow. The reply entry gives
-/// the client as the backend sees it, where that is an address of this node; the
-/// forward entry of a process of this host gives its connection to the frontend.
+/// Returns the connection to reserve for an entry of a flow.
+///
+/// For a reply entry it is the tuple that the backend sees, if its client address belongs to this node. For the forward
+/// entry of a process of this host it is the connection to the frontend.
 fn written(
     settings: &Settings,
     key: &FlowKey,

@@ -8,24 +8,24 @@ use super::anchor::DELETE_TABLE;
 use super::{Error, iptables};
 use crate::netfilter::{CHAINS, body, change, dump, find, name, text};
 
-/// The table of the mode `nftables`, in families `ip` and `ip6`.
+/// Name of the tables of mode `nftables`, in families `ip` and `ip6`.
 const TABLE: &str = "kube-proxy";
 const FAMILIES: [u8; 2] = [2, 10];
-/// The device of the mode `ipvs`, which has every address that is served.
+/// The interface of mode `ipvs`, which has every served address.
 const DEVICE: &str = "kube-ipvs0";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     /// Families of nftables tables named `kube-proxy`.
     nftables: BTreeSet<u8>,
-    /// Whether nftables or the older tables have chains of the mode `iptables`.
+    /// Whether nftables or the older tables have chains of mode `iptables`.
     iptables: bool,
-    /// Whether the device of the mode `ipvs` is there.
+    /// Whether the interface of mode `ipvs` exists.
     ipvs: bool,
 }
 
 impl Rules {
-    /// Looks for rules. A table that cannot be read has none: without nftables in the kernel nobody can have made any.
+    /// Searches for rules. A table that cannot be read counts as empty: without nftables in the kernel it cannot exist.
     pub fn find() -> Self {
         let mut rules = Self { ipvs: device().is_some(), ..Self::default() };
         let listed = chains(|family, table, chain| {
@@ -38,15 +38,16 @@ impl Rules {
         if let Err(error) = listed {
             tracing::debug!(%error, "no tables of nftables");
         }
+        // The legacy backend of iptables is not visible through nftables.
         rules.iptables |= iptables::has_older();
         rules
     }
 
-    /// Whether rules lead to endpoints in each family that is wanted, IPv4 and IPv6.
+    /// Reports whether rules lead to endpoints in each wanted family, IPv4 and IPv6.
     ///
-    /// The mode `nftables` writes all rules of a family at once. The mode `iptables`
-    /// makes the chain of a Service with endpoints together with all others; before that
-    /// there are empty ones. The older tables and IPVS show only that something is there.
+    /// Mode `nftables` writes all rules of a family at once. Mode `iptables` creates the chain of a Service with
+    /// endpoints together with all others; before that there are only empty chains. The older tables and IPVS only show
+    /// that something exists.
     pub fn serve(wanted: [bool; 2]) -> bool {
         const WITH_ENDPOINTS: [&str; 3] = ["KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-"];
         let mut there = BTreeSet::new();
@@ -61,13 +62,13 @@ impl Rules {
         listed.is_ok() && serves || device().is_some() || iptables::has_older()
     }
 
-    /// Whether there are none.
+    /// Reports whether there are no rules.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Removes those of the modes `nftables` and `iptables`, and says what
-    /// that was. With the anchor there, connections that they began go on.
+    /// Removes the rules of modes `nftables` and `iptables`, and returns what was removed. With the anchor in place,
+    /// their connections continue.
     pub fn remove(&self) -> Result<Vec<String>, Error> {
         let mut removed = Vec::new();
         if !self.nftables.is_empty() {
@@ -83,7 +84,8 @@ impl Rules {
         Ok(removed)
     }
 
-    /// Removes the device of the mode `ipvs`. Its connections need it until the last one has ended.
+    /// Removes the interface of mode `ipvs`, and returns what was removed. Connections need it until the last one has
+    /// ended.
     pub fn remove_device(&self) -> Result<Vec<String>, Error> {
         let Some(index) = device() else { return Ok(Vec::new()) };
         let failed = |error| Error::System("delete kube-ipvs0", error);
@@ -95,11 +97,11 @@ impl Rules {
             let deleted = handle.link().del(index).execute().await;
             deleted.map_err(|error| failed(io::Error::other(error)))
         })?;
-        Ok(vec![format!("device {DEVICE}")])
+        Ok(vec![format!("interface {DEVICE}")])
     }
 }
 
-/// Shows the chains of nftables: family, table and name.
+/// Calls `see` for each chain of nftables, with family, table and name.
 fn chains(mut see: impl FnMut(u8, &str, &str)) -> io::Result<()> {
     dump(CHAINS, (libc::AF_UNSPEC as u8, &[]), |family, chain| {
         let of = |kind| find(chain, kind).map(text).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! `lb-agent takeover`: what is found of kube-proxy, its rules removed when asked, and the count until nothing is left.
+//! `lb-agent takeover`: reports what is left of kube-proxy, removes its rules if requested, and waits until nothing is
+//! left.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::{Found, Frontends, anchor};
 use crate::{datapath, show};
 
-/// From one look to the next.
+/// Interval between checks.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]
@@ -17,35 +18,35 @@ pub struct Options {
     pub removes: bool,
     /// Wait until nothing is left.
     pub waits: bool,
-    /// For so long at most; nothing: as long as it takes.
+    /// Time limit of the wait; `None`: no limit.
     pub within: Option<Duration>,
 }
 
-/// Why it was not done.
+/// An error of the take-over verbs.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Rules or connections.
+    /// Rules or connections could not be read or changed.
     #[error(transparent)]
     Takeover(#[from] super::Error),
     /// There is no data path that could take over.
     #[error(transparent)]
     Show(#[from] show::Error),
-    /// An agent runs.
+    /// An agent is running, or the data path is not usable.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
-    /// Nothing else serves: the data path stays.
+    /// kube-proxy's rules did not appear, so the data path stays: nothing else would serve.
     #[error(
-        "kube-proxy's rules did not come within {} s, and the data path stays as it is: start \
+        "kube-proxy's rules did not appear within {} s, and the data path stays active: start \
          kube-proxy, or run this without --after-rules",
         .0.as_secs()
     )]
     NoRules(Duration),
-    /// Nobody reads on.
+    /// The output could not be written.
     #[error("write")]
     Write(#[from] io::Error),
 }
 
-/// Prints what it finds; true when nothing of kube-proxy is left in the end.
+/// Reports what is left of kube-proxy. Returns true if nothing is left at the end.
 pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bool, Error> {
     let maps = show::open(dir)?;
     let began = Instant::now();
@@ -56,7 +57,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
     let mut found = look()?;
     tell(&found, out)?;
     if options.removes && !found.rules.is_empty() {
-        // The agent has made it, if it runs.
+        // The agent has created it already, if it is running.
         anchor::put().map_err(|error| super::Error::System("anchor", error))?;
         for what in found.rules.remove()? {
             writeln!(out, "removed {what}")?;
@@ -64,6 +65,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
         found = look()?;
     }
     loop {
+        // The interface `kube-ipvs0` has the addresses of connections, so it stays until they have ended.
         if options.removes && found.connections.is_empty() {
             for what in found.rules.remove_device()? {
                 writeln!(out, "removed {what}")?;

@@ -1,32 +1,32 @@
-//! The objects that events concerned, and how many changed.
+//! The changes that an event made, and counts of changed objects.
 
 use std::ops::AddAssign;
 
-/// The subject of an event, for those who act on more than Services.
+/// The kind of change that an event made, for callers that handle more than Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing is different.
+    /// The event changed nothing.
     Nothing,
-    /// [`Tracker::take`] may have something.
+    /// [`Tracker::take`] may return something.
     Services,
-    /// The Node object is another ([`Tracker::node`]); Services may be dirty too.
+    /// The Node object changed ([`Tracker::node`]); Services may be dirty too.
     Node,
-    /// The prefixes of Services are others ([`Tracker::service_cidrs`]).
+    /// The prefixes of Services changed ([`Tracker::service_cidrs`]).
     ServiceCidrs,
 }
 
-/// Numbers of changed objects.
+/// Numbers of changed objects, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     pub services: u64,
     pub slices: u64,
 }
 
-/// How many objects there are.
+/// Numbers of existing objects, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub services: usize,
-    /// `EndpointSlices` that belong to some Service.
+    /// `EndpointSlice`s that name a Service.
     pub slices: usize,
 }
 

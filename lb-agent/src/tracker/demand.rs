@@ -1,4 +1,4 @@
-//! Estimates the map entries that the objects need, before anything is programmed; the sizes of the maps follow from
+//! Estimates how many map entries the objects need, before anything is programmed. The sizes of the maps follow from
 //! it.
 
 use super::Tracker;
@@ -8,7 +8,7 @@ use crate::reconcile::{Limits, lines_of};
 use crate::snapshot::{ServiceSpec, SliceSpec};
 
 impl Tracker {
-    /// Entries of each map at most, as far as the objects are known.
+    /// Returns the most entries that each map needs for the objects known so far.
     pub fn demand(&self) -> Limits {
         self.index.demand()
     }
@@ -40,6 +40,7 @@ fn of_service(spec: &ServiceSpec, slices: &[SliceSpec]) -> Limits {
         own.map(|slice| slice.endpoints.len() as u32).sum()
     };
     let endpoints: Vec<u32> = families.iter().map(of_family).collect();
+    // A policy Local needs a second set, with the endpoints of this node.
     let sets = 1 + u32::from(spec.internal_local || spec.external_local);
     let lines = endpoints.iter().map(|endpoints| lines_of(*endpoints) * ports * sets).sum();
     Limits {

@@ -1,4 +1,4 @@
-//! The objects by Service: each with its slices, wherever a slice belongs at the moment.
+//! The objects by Service: each Service with its slices, which can move between Services.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -18,19 +18,19 @@ pub(super) struct Index {
     slice_list: u32,
 }
 
-/// One Service: the object, its slices, and what was given out of it.
+/// A Service: its object, its slices, and the fingerprint of its last returned translation.
 #[derive(Debug, Default)]
 struct Entry {
     spec: Option<Box<ServiceSpec>>,
-    /// Sorted by name.
+    /// Slices, sorted by name.
     slices: Vec<SliceSpec>,
     given: Option<u128>,
     no_local: NoLocal,
-    /// The list in which the object was seen last.
+    /// Number of the list in which the object was last seen.
     seen: u32,
 }
 
-/// Where a slice is.
+/// The Service that a slice belongs to.
 #[derive(Debug)]
 struct Owner {
     service: Arc<str>,
@@ -40,9 +40,9 @@ struct Owner {
 /// The objects that a change concerns.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    /// Services to translate again; the last is the one a slice belongs to now.
+    /// Services to translate again. The last one is the present owner of a slice.
     pub(super) dirty: Vec<ServiceName>,
-    /// Objects that changed.
+    /// Numbers of changed objects.
     pub(super) counted: Changes,
 }
 
@@ -50,6 +50,7 @@ impl Index {
     pub(super) fn apply_service(&mut self, spec: ServiceSpec) -> Touched {
         let name = spec.name.clone();
         let entry = self.services.entry(name.clone()).or_default();
+        // Objects that a list does not mention are removed at its end.
         entry.seen = self.service_list;
         if entry.spec.as_deref() == Some(&spec) {
             return Touched::default();
@@ -107,14 +108,14 @@ impl Index {
         Touched { dirty, counted: Changes { services: 0, slices: 1 } }
     }
 
-    /// A Service is in the list and cannot be read: what is known of it stays.
+    /// Keeps a Service that is in the list and cannot be read: its last readable state stays.
     pub(super) fn keep_service(&mut self, name: &ServiceName) {
         if let Some(entry) = self.services.get_mut(name) {
             entry.seen = self.service_list;
         }
     }
 
-    /// A slice is in the list and cannot be read: what is known of it stays.
+    /// Keeps a slice that is in the list and cannot be read: its last readable state stays.
     pub(super) fn keep_slice(&mut self, name: &SliceName) {
         if let Some(owner) = self.owners.get_mut(name) {
             owner.seen = self.slice_list;
@@ -145,19 +146,18 @@ impl Index {
         Touched::all(unseen.iter().map(|name| self.delete_slice(name)))
     }
 
-    /// A Service with its slices.
+    /// Returns a Service with its slices.
     pub(super) fn get(&self, name: &ServiceName) -> Option<(&ServiceSpec, &[SliceSpec])> {
         let entry = self.services.get(name)?;
         Some((entry.spec.as_deref()?, &entry.slices))
     }
 
-    /// Every Service whose object is there, with its slices.
+    /// Returns every existing Service with its slices.
     pub(super) fn whole(&self) -> impl Iterator<Item = (&ServiceSpec, &[SliceSpec])> {
         self.services.values().filter_map(|entry| Some((entry.spec.as_deref()?, &*entry.slices)))
     }
 
-    /// Remembers what is given out; `None` when that is what was given out before, else the count
-    /// that was true until now.
+    /// Records what is returned of a Service. `None` if it is the same as before; otherwise the previous counts.
     pub(super) fn give(
         &mut self,
         name: &ServiceName,
@@ -165,6 +165,7 @@ impl Index {
         no_local: NoLocal,
     ) -> Option<NoLocal> {
         let entry = self.services.get_mut(name)?;
+        // Compared by fingerprint: most changes of a slice change nothing for packets of this node.
         if entry.given == given {
             return None;
         }
@@ -176,14 +177,15 @@ impl Index {
 
     /// Makes the next [`Index::give`] a change.
     pub(super) fn forget_given(&mut self, name: &ServiceName) {
-        // Something was given out, and it is not known what.
+        // Any other fingerprint than the current one will do.
         let entry = self.services.entry(name.clone()).or_default();
         entry.given = Some(!entry.given.unwrap_or_default());
     }
 
-    /// The Services that a change of the node can concern.
+    /// Returns the Services that a change of the node can concern.
     pub(super) fn heeding(&self, change: NodeChange) -> Vec<ServiceName> {
         let heeds = |entry: &Entry| {
+            // A change of the node must not translate all Services again.
             (change.zone && entry.slices.iter().any(heeds_zone))
                 || (change.address && entry.spec.as_deref().is_some_and(heeds_node_addresses))
         };

@@ -1,9 +1,9 @@
-//! The count behind the metric `no_local_endpoints` (contract 7).
+//! The counts of the metric `no_local_endpoints` (contract 7).
 
 use crate::plan::{Family, TrafficPolicy};
 use crate::translate::Translated;
 
-/// Service ports that a policy Local leaves without endpoint here though there are some elsewhere.
+/// Numbers of service ports that a policy Local leaves without an endpoint here although others exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NoLocal([[u32; 2]; 2]);
 
@@ -13,7 +13,7 @@ impl NoLocal {
         self.0[family as usize][policy as usize]
     }
 
-    /// Counts those of one Service.
+    /// Counts the ports of one Service.
     pub(super) fn of(translated: &Translated) -> Self {
         let mut found = Self::default();
         for plan in &translated.ports {
@@ -25,11 +25,12 @@ impl NoLocal {
         found
     }
 
-    /// Takes the place of what a Service counted before.
+    /// Replaces the previous counts of a Service in the totals.
     pub(super) fn replace(&mut self, before: Self, after: Self) {
         let totals = self.0.as_flattened_mut().iter_mut();
         let parts = before.0.as_flattened().iter().zip(after.0.as_flattened());
         for (total, (before, after)) in totals.zip(parts) {
+            // Added before it is subtracted, so that the value does not pass below zero.
             *total = (*total + after).saturating_sub(*before);
         }
     }

@@ -1,4 +1,4 @@
-//! Facts about this node, and those among them that Services can depend on.
+//! The facts about this node, and the differences that Services can depend on.
 
 use crate::snapshot::{NodeContext, NodeSpec};
 
@@ -6,16 +6,16 @@ use crate::snapshot::{NodeContext, NodeSpec};
 pub(super) struct Node {
     pub(super) context: NodeContext,
     pub(super) spec: Option<NodeSpec>,
-    /// The object was in the list that is being read.
+    /// Whether the object was in the list that is being read.
     pub(super) listed: bool,
 }
 
-/// The differences of the node.
+/// The differences between two states of the node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeChange {
-    /// The zone: zone hints may lead elsewhere (contract 2.3).
+    /// Whether the zone differs: zone hints may select other endpoints (contract 2.3).
     pub(super) zone: bool,
-    /// A node IP: a source range may contain it now (contract 3.8).
+    /// Whether a node IP differs: a source range may contain it now (contract 3.8).
     pub(super) address: bool,
 }
 
@@ -24,8 +24,9 @@ impl Node {
         Self { context, spec: None, listed: false }
     }
 
-    /// Takes the object or its absence; `None` when nothing is different or it is another node's.
+    /// Sets the object or its absence. `None` if nothing changed, or if the object is another node's.
     pub(super) fn set(&mut self, spec: Option<NodeSpec>) -> Option<NodeChange> {
+        // Manifests may contain all nodes of a cluster.
         if spec.as_ref().is_some_and(|spec| *spec.name != *self.context.name) {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Giving out what Services ask for, where it differs from what was given out before.
+//! Returns what Services need, if it differs from what was returned before.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::mem;
@@ -8,9 +8,10 @@ use crate::plan::ServiceName;
 use crate::translate::{self, Translated};
 
 impl Tracker {
-    /// The Services that ask for something else than when they were last given out, in the order of
-    /// their names; `None` for one that asks for nothing any more. Empty until the lists are complete.
+    /// Returns the Services that need something else than when they were last returned, sorted by name; with `None` for
+    /// one that needs nothing any more. Empty until the initial sync is complete.
     pub fn take(&mut self) -> Vec<(ServiceName, Option<Translated>)> {
+        // A Service translated without its slices would look like one without endpoints and be refused.
         if !self.is_synced() {
             return Vec::new();
         }
@@ -27,14 +28,13 @@ impl Tracker {
         taken
     }
 
-    /// Gives a Service out again at the next [`Tracker::take`], though it did not change: for one
-    /// that could not be programmed.
+    /// Returns a Service again at the next [`Tracker::take`] although it did not change: it could not be programmed.
     pub fn again(&mut self, name: &ServiceName) {
         self.index.forget_given(name);
         self.mark(name.clone());
     }
 
-    /// The plans of a Service; `None` when there are none.
+    /// Translates a Service; `None` if it needs nothing.
     fn translate(&self, name: &ServiceName) -> Option<Translated> {
         let (spec, slices) = self.index.get(name)?;
         let slices: Vec<_> = slices.iter().collect();
@@ -42,7 +42,7 @@ impl Tracker {
         (translated != Translated::default()).then_some(translated)
     }
 
-    /// Remembers what is given out, and says whether it is different from what was.
+    /// Records what is returned, and reports whether it differs from before.
     fn give(&mut self, name: &ServiceName, translated: Option<&Translated>) -> bool {
         let no_local = translated.map(NoLocal::of).unwrap_or_default();
         let Some(before) = self.index.give(name, translated.map(fingerprint), no_local) else {
@@ -59,11 +59,12 @@ impl Tracker {
     }
 }
 
-/// 128 bits that stand for a translation. Equal translations have equal ones; two different ones
-/// share theirs about as often as the memory that holds them flips bits unnoticed.
+/// Returns a fingerprint of 128 bits. Equal translations have equal ones; two different ones share theirs less often
+/// than memory flips a bit unnoticed.
 fn fingerprint(translated: &Translated) -> u128 {
     let mut low = DefaultHasher::new();
     let mut high = DefaultHasher::new();
+    // The same hash function gives another value after this prefix.
     high.write_u64(u64::MAX);
     translated.hash(&mut low);
     translated.hash(&mut high);

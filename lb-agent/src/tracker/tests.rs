@@ -1,4 +1,4 @@
-//! Changes that the tracker hands out, and when.
+//! The changes that the tracker returns, and when.
 
 mod histories;
 
@@ -13,7 +13,7 @@ use crate::snapshot::fixtures::{named, port, slice, slice_name, web_with_vips};
 use crate::snapshot::{ServiceSpec, SliceSpec, address};
 use crate::translate::Translated;
 
-/// A tracker on node `here` whose lists are complete and empty.
+/// Makes a tracker on node `here` whose lists are complete and empty.
 pub(super) fn synced() -> Tracker {
     let mut tracker = Tracker::new(NodeContext::named("here"));
     for kind in [Kind::Service, Kind::Slice, Kind::Node] {
@@ -43,7 +43,7 @@ fn apply(tracker: &mut Tracker, events: impl IntoIterator<Item = Event>) -> Vec<
     events.into_iter().map(|event| tracker.apply(event)).collect()
 }
 
-/// Names of what is taken, with the number of endpoints of the first port, or `gone`.
+/// Returns the names of the taken Services, with the number of endpoints of the first port, or `gone`.
 fn taken(tracker: &mut Tracker) -> Vec<String> {
     let words = |(name, translated): (ServiceName, Option<Translated>)| match translated {
         Some(t) => format!("{} {}", name.name, t.ports.first().map_or(0, |p| p.endpoints.len())),
@@ -334,7 +334,7 @@ fn ports_of_another_name_do_not_serve() {
     assert_eq!(taken(&mut tracker), ["web 0"]);
 }
 
-/// Somebody made its object unreadable: what was read of it last is served, also after a whole list.
+/// The object became unreadable: its last readable version is served, also after a whole list.
 #[test]
 fn what_cannot_be_read_stays_while_the_list_has_it() {
     let mut tracker = synced();

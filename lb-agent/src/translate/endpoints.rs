@@ -1,4 +1,4 @@
-//! Which endpoints of a service port are used (contract 2.1 to 2.4).
+//! Selects the endpoints of a service port (contract 2.1 to 2.4).
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -7,33 +7,33 @@ use std::net::IpAddr;
 use crate::plan::{EndpointPlan, Family};
 use crate::snapshot::{EndpointSpec, Hints, NodeContext, PortSpec, SliceSpec};
 
-/// The sets a service port uses (contract 1.4).
+/// The sets that a service port needs (contract 1.4).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uses {
-    /// The Cluster set.
+    /// Whether the Cluster set is needed.
     pub(super) cluster: bool,
-    /// The Local set.
+    /// Whether the Local set is needed.
     pub(super) local: bool,
 }
 
-/// Every endpoint of a service port in a family, once, by address and port.
+/// The distinct endpoints of a service port in a family, by address and port.
 #[derive(Debug)]
 pub(super) struct Candidates<'a>(BTreeMap<(IpAddr, u16), &'a EndpointSpec>);
 
-/// The meaning of the hints of the ready endpoints (contract 2.3).
+/// The meaning of the hints of all ready endpoints (contract 2.3).
 #[derive(Clone, Copy, Debug)]
 enum Topology {
-    /// Use all.
+    /// All endpoints are used.
     None,
-    /// Use the endpoints meant for this node.
+    /// Only endpoints with a hint for this node are used.
     SameNode,
-    /// Use the endpoints meant for this zone.
+    /// Only endpoints with a hint for this node's zone are used.
     SameZone,
 }
 
 impl<'a> Candidates<'a> {
-    /// Contract 1.5: slices in the order of their names; the first of equal endpoints wins, unless
-    /// it is terminating and a later one is not.
+    /// Collects the endpoints, in the order of the names of their slices. Of equal endpoints the first counts, but one
+    /// that is not terminating replaces one that is (contract 1.5).
     pub(super) fn of(slices: &[&'a SliceSpec], family: Family, port: &PortSpec) -> Self {
         let mut found = BTreeMap::new();
         for slice in slices.iter().filter(|slice| slice.family == Some(family)) {
@@ -49,7 +49,7 @@ impl<'a> Candidates<'a> {
         Self(found)
     }
 
-    /// The endpoints with the sets they are in, and whether any is usable anywhere.
+    /// Returns the endpoints with the sets they belong to, and whether any endpoint in the cluster is usable.
     pub(super) fn choose(&self, uses: Uses, node: &NodeContext) -> (Vec<EndpointPlan>, bool) {
         let topology = self.topology(node);
         let any_cluster = self.any(|e| e.ready && available(e, topology, node));
@@ -65,11 +65,13 @@ impl<'a> Candidates<'a> {
             };
             let in_local = here && if any_local { endpoint.ready } else { draining };
             let (cluster, local) = (uses.cluster && in_cluster, uses.local && in_local);
+            // Serving endpoints outside of the sets keep their row: flows to them continue.
             if endpoint.serving || cluster || local {
                 chosen.push(EndpointPlan { ip, port, on_this_node: here, cluster, local });
             }
         }
         let somewhere = || self.any(|e| e.ready || (e.serving && e.terminating));
+        // Decides between refused and dropped for an empty Local set (contract 2.4).
         let anywhere = chosen.iter().any(|e| e.cluster) || (uses.local && somewhere());
         (chosen, anywhere)
     }
@@ -80,6 +82,7 @@ impl<'a> Candidates<'a> {
 
     fn topology(&self, node: &NodeContext) -> Topology {
         let mut ready = self.0.values().filter(|endpoint| endpoint.ready).peekable();
+        // Hints of endpoints that are not ready do not count, as for kube-proxy (contract 2.3).
         if ready.peek().is_none() {
             return Topology::None;
         }
@@ -111,6 +114,7 @@ fn keep_better<'a>(
             place.insert(endpoint);
         }
         Entry::Occupied(mut place) => {
+            // During a rolling update an address can be in two slices for a moment.
             if place.get().terminating && !endpoint.terminating {
                 place.insert(endpoint);
             }

@@ -1,4 +1,4 @@
-//! The addresses a Service is asked by, and who may ask (contract 1.4, 3.8).
+//! The addresses of a Service, and the clients that may use them (contract 1.4, 3.8).
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use super::external_policy_is_local;
 use crate::plan::{Family, FrontendKind, FrontendPlan};
 use crate::snapshot::{Findings, NodeContext, PortSpec, ServiceKind, ServiceSpec};
 
-/// Whether a Service is reachable from outside by its type.
+/// Reports whether a Service is reachable from outside by its type.
 pub(super) fn reachable_from_outside(spec: &ServiceSpec) -> bool {
     match spec.kind {
         ServiceKind::LoadBalancer | ServiceKind::NodePort => true,
@@ -18,7 +18,7 @@ pub(super) fn reachable_from_outside(spec: &ServiceSpec) -> bool {
     }
 }
 
-/// The addresses of one Service in one family: the same for each of its ports.
+/// The addresses of a Service in one family; all its ports share them.
 #[derive(Debug)]
 pub(super) struct Frontends {
     family: Family,
@@ -29,7 +29,7 @@ pub(super) struct Frontends {
 }
 
 impl Frontends {
-    /// Contract 1.4, of one family.
+    /// Collects the addresses of one family (contract 1.4).
     pub(super) fn of(
         spec: &ServiceSpec,
         family: Family,
@@ -43,7 +43,7 @@ impl Frontends {
         let mut vips = of_family(&spec.vips);
         let sources = sources(spec, &vips, family, node);
         if sources.is_empty() && spec.broken_ranges && !vips.is_empty() {
-            // The sources that were meant to be kept out are unknown: nobody comes in.
+            // It is unknown which sources should be excluded, so none is admitted.
             vips.clear();
             findings.wrong(
                 "spec.loadBalancerSourceRanges",
@@ -58,7 +58,7 @@ impl Frontends {
         if let Some(ip) = spec.cluster.get(family) {
             found.add(FrontendKind::ClusterIp, ip, spec.internal_local);
         }
-        // An address that is both is a VIP, so that its source ranges are not evaded.
+        // An address that is both a VIP and an external IP is a VIP, so that its source ranges apply.
         for ip in vips {
             found.add(FrontendKind::LoadBalancer, ip, external_local);
         }
@@ -73,12 +73,12 @@ impl Frontends {
         self.family
     }
 
-    /// Whether the external policy is Local, and counts.
+    /// Reports whether the external policy is Local and counts.
     pub(super) const fn external_local(&self) -> bool {
         self.external_local
     }
 
-    /// The frontends of one port, and the sources of those that check them.
+    /// Returns the frontends of a port, and the source ranges if a frontend checks them.
     pub(super) fn of_port(&self, port: &PortSpec) -> (Vec<FrontendPlan>, Vec<IpNet>) {
         let mut list = self.addresses.clone();
         for frontend in &mut list {
@@ -93,6 +93,7 @@ impl Frontends {
                 sources: false,
             });
         }
+        // Ranges without a frontend that checks them would only take room in the map.
         let checks = list.iter().any(|frontend| frontend.sources);
         (list, if checks { self.sources.clone() } else { Vec::new() })
     }
@@ -105,8 +106,8 @@ impl Frontends {
     }
 }
 
-/// The source ranges of a family; with a range that contains this node, the VIPs too, because the
-/// host talks to a VIP it has bound itself from that very address (contract 3.8).
+/// Returns the source ranges of a family. If one contains this node, the VIPs are added: a host that has bound a VIP
+/// connects to it from that address (contract 3.8).
 fn sources(
     spec: &ServiceSpec,
     vips: &BTreeSet<IpAddr>,

@@ -1,4 +1,4 @@
-//! Contract 1 and 2 as tables: one test a row.
+//! Contract 1 and 2 as tables, with one test per row.
 
 mod order;
 mod sets;
@@ -10,7 +10,7 @@ use super::*;
 use crate::plan::{FrontendKind, TrafficPolicy};
 use crate::snapshot::fixtures::{here, port, slice, web, web_with_vips};
 
-/// `ip:port` of the endpoints of a plan, each with the sets it is in.
+/// Returns `ip:port` of the endpoints of a plan, each with its sets.
 pub(super) fn endpoints(plan: &PortPlan) -> Vec<String> {
     let words = |endpoint: &crate::plan::EndpointPlan| {
         let mut line = format!("{}:{}", endpoint.ip, endpoint.port);
@@ -24,7 +24,7 @@ pub(super) fn endpoints(plan: &PortPlan) -> Vec<String> {
     plan.endpoints.iter().map(words).collect()
 }
 
-/// `kind ip:port` of the frontends of a plan, with `local` and `sources`.
+/// Returns `kind ip:port` of the frontends of a plan, with `local` and `sources`.
 fn frontends(plan: &PortPlan) -> Vec<String> {
     let words = |f: &crate::plan::FrontendPlan| {
         let kind = match f.kind {

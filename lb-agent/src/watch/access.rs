@@ -1,4 +1,4 @@
-//! Reads how to get to the API server and in: address, credentials, proxy, and the files that say so.
+//! Reads how to reach the API server and authenticate: address, credentials, proxy, and the files with these.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -11,24 +11,24 @@ use secrecy::SecretString;
 
 use super::client::{ClientError, Server};
 
-/// Where a pod finds what it is told of the API server.
+/// The directory in which a pod finds its credentials for the API server.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-/// How to get to the API server and in, as the files say it now.
+/// The address, credentials and proxy for the API server, as the files give them now.
 #[derive(Debug)]
 pub(super) struct Access {
-    /// The configuration of the client; its token is read already, its proxy is not looked at.
+    /// The configuration of the client. Its token has been read already; its proxy is not used.
     pub(super) config: Config,
-    /// Files that say so.
+    /// The files that were read.
     pub(super) files: Vec<PathBuf>,
-    /// The proxy to go through.
+    /// The proxy to use.
     pub(super) proxy: Option<Intercept>,
-    /// A credential plugin is asked, which may fail now and not later.
+    /// A credential plugin is in use, which may fail now and succeed later.
     pub(super) has_plugin: bool,
 }
 
 impl Server {
-    /// Reads everything.
+    /// Reads address, credentials and proxy.
     pub(super) async fn access(&self) -> Result<Access, ClientError> {
         let master = self.master.as_deref().map(master).transpose()?;
         let (mut config, mut files, proxy) = match &self.kubeconfig {
@@ -43,10 +43,11 @@ impl Server {
         {
             let text = fs::read_to_string(&file)
                 .map_err(|source| ClientError::Token { file: file.clone(), source })?;
-            // Editors and `echo` end a file with a newline, which no header may have.
+            // Editors and `echo` end a file with a newline, which is not valid in a header.
             config.auth_info.token = Some(SecretString::from(text.trim()));
             files.push(file);
         }
+        // Last, because `NO_PROXY` is compared with the address in use.
         let proxy = match proxy {
             Some(proxy) => Some(explicit(&proxy, &config.cluster_url)?),
             None => of_environment(&config.cluster_url),
@@ -70,6 +71,8 @@ async fn from_file(file: &Path) -> Result<Read, ClientError> {
         return Err(ClientError::NoContext { file: file.to_owned(), context, known });
     };
     let context = named.context.clone().unwrap_or_default();
+    // All files that the kubeconfig names are noted, since the client is rebuilt when one of them changes. The library
+    // reads them but does not report their names.
     let mut files = vec![file.to_owned()];
     let mut clusters = kubeconfig.clusters.iter_mut();
     let cluster = clusters.find(|named| named.name == context.cluster);
@@ -91,9 +94,10 @@ async fn from_file(file: &Path) -> Result<Read, ClientError> {
 }
 
 fn in_pod(address_known: bool) -> Result<Read, ClientError> {
+    // With `--master` the address of the environment is not used, and must not be an error if it is missing.
     let config = if address_known { Config::incluster_dns() } else { Config::incluster_env() };
     let mut config = config.map_err(|source| ClientError::NotInPod(Box::new(source)))?;
-    // Looked at here, with the token.
+    // The file is read here together with the token.
     let authority = config.root_cert_file.take();
     let authority = authority.unwrap_or_else(|| Path::new(SERVICE_ACCOUNT).join("ca.crt"));
     Ok((config, vec![authority], None))
@@ -106,13 +110,13 @@ fn master(text: &str) -> Result<Uri, ClientError> {
     if complete { Ok(uri) } else { Err(ClientError::MasterParts(text.to_owned())) }
 }
 
-/// The proxy of a kubeconfig, which is meant for its cluster, whatever the environment says.
+/// Returns the proxy of a kubeconfig. It is meant for this cluster, so it takes precedence over the environment.
 fn explicit(proxy: &str, server: &Uri) -> Result<Intercept, ClientError> {
     let matcher = Matcher::builder().all(proxy.to_owned()).build();
     matcher.intercept(server).ok_or_else(|| ClientError::Proxy(proxy.to_owned()))
 }
 
-/// The proxy that the environment names, as Go's clients read it: none for this host itself.
+/// Returns the proxy that the environment names, as Go's clients read it: none for this host itself.
 fn of_environment(server: &Uri) -> Option<Intercept> {
     let variable = |upper: &str| {
         let value = env::var(upper).ok().filter(|value| !value.is_empty());
@@ -128,18 +132,20 @@ fn through(server: &Uri, [https, http, no]: [String; 3]) -> Option<Intercept> {
     if is_local || no.split(',').any(|part| part.trim() == "*") {
         return None;
     }
+    // The default port of the scheme, as an entry of `NO_PROXY` may name it although the address does not.
     let usual = if server.scheme_str() == Some("http") { 80 } else { 443 };
     let no = for_port(&no, server.port_u16().unwrap_or(usual));
     Matcher::builder().https(https).http(http).no(no).build().intercept(server)
 }
 
-/// `NO_PROXY` as it is for a server with this port: an entry may
-/// name one (`10.0.0.1:6443`), which the library does not know.
+/// Returns `NO_PROXY` for a server with this port.
+///
+/// An entry may name a port (`10.0.0.1:6443`), which the library does not know.
 fn for_port(no: &str, port: u16) -> String {
     let hosts = no.split(',').filter_map(|part| {
         let part = part.trim();
         let Some((host, named)) = part.rsplit_once(':') else { return Some(part) };
-        // The colons of an IPv6 address without brackets are no port's.
+        // The colons of an IPv6 address without brackets separate no port.
         let is_bare_v6 = host.contains(':') && !host.ends_with(']');
         match named.parse::<u16>() {
             Ok(named) if !is_bare_v6 => (named == port).then(|| host.trim_matches(['[', ']'])),

@@ -1,4 +1,4 @@
-//! The body of an answer: bounded in silence and in the length of what must be held of it, never in its whole length.
+//! The body of a response. Silence and the length of what must be held are bounded, the total length is not.
 
 use std::time::Duration;
 
@@ -9,25 +9,26 @@ use tokio::time::timeout;
 
 use super::failure::Failure;
 
-/// Longest line or object. etcd takes 1.5 MB by default, and JSON is some times as long.
+/// The greatest length of a line or object. etcd accepts 1.5 MB by default, and the same object in JSON is a few times
+/// as long.
 pub(super) const LONGEST: usize = 16 << 20;
 
-/// A body, read piece by piece.
+/// A body that is read in pieces.
 #[derive(Debug)]
 pub(super) struct Incoming {
     data: BodyDataStream,
     buffer: BytesMut,
-    /// Bytes of the buffer that hold no end of a line.
+    /// The number of bytes of the buffer that contain no end of a line.
     searched: usize,
 }
 
 impl Incoming {
-    /// The body of an answer.
+    /// Takes the body of a response.
     pub(super) fn new(body: Body) -> Self {
         Self { data: body.into_data_stream(), buffer: BytesMut::new(), searched: 0 }
     }
 
-    /// The next bytes; `None` at the end.
+    /// Returns the next bytes; `None` at the end.
     pub(super) async fn piece(&mut self, silence: Duration) -> Result<Option<Bytes>, Failure> {
         match timeout(silence, self.data.next()).await {
             Ok(Some(Ok(bytes))) => Ok(Some(bytes)),
@@ -37,10 +38,12 @@ impl Incoming {
         }
     }
 
-    /// The next line that is not empty; `None` at the end. Half a line at the end is no line. Dropping the future
-    /// loses nothing.
+    /// Returns the next line that is not empty; `None` at the end. An incomplete line at the end is dropped.
+    ///
+    /// Dropping the future loses nothing.
     pub(super) async fn line(&mut self, silence: Duration) -> Result<Option<Bytes>, Failure> {
         loop {
+            // Only what is new is searched: a line of megabytes arrives in thousands of pieces.
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();
             if let Some(at) = fresh.iter().position(|byte| *byte == b'\n') {
                 let line = self.buffer.split_to(self.searched + at).freeze();
@@ -62,7 +65,7 @@ impl Incoming {
         }
     }
 
-    /// The beginning of the body, for what must be short.
+    /// Returns the beginning of the body, for a text that must be short.
     pub(super) async fn beginning(&mut self, silence: Duration, most: usize) -> Vec<u8> {
         let mut found = Vec::new();
         while let Ok(Some(bytes)) = self.piece(silence).await {

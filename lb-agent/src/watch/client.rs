@@ -1,4 +1,4 @@
-//! Makes the client: from a kubeconfig or from inside a pod, with errors that say what to do.
+//! Makes the client, from a kubeconfig or from inside a pod, with errors that name the remedy.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,23 +12,23 @@ use super::observe::{Observe, Observer};
 use super::renew::Renewed;
 use super::source_address::Own;
 
-/// Where the API server is and how to get in.
+/// The address of the API server and the credentials.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
-    /// `--kubeconfig`; without one, the service account of the pod we run in.
+    /// `--kubeconfig`. Without one, the service account of this pod.
     pub kubeconfig: Option<PathBuf>,
-    /// `--master`: address of the server, in place of the kubeconfig's or of the `ClusterIP` that
-    /// pods are told, which only works once somebody programs it.
+    /// `--master`: address of the server. It replaces that of the kubeconfig, or the `ClusterIP` that pods get, which
+    /// works only after a proxy has programmed it.
     pub master: Option<String>,
 }
 
-/// Why there is no client.
+/// The reason why there is no client.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The kubeconfig cannot be read.
     #[error("kubeconfig {}: {source}; give a readable file to --kubeconfig", file.display())]
     Kubeconfig { file: PathBuf, source: Box<KubeconfigError> },
-    /// The kubeconfig lacks the context that it names.
+    /// The kubeconfig lacks its current context.
     #[error(
         "kubeconfig {}: it has no context {context:?}, only {known:?}; correct its current-context",
         file.display()
@@ -40,16 +40,16 @@ pub enum ClientError {
         /// The contexts that it has.
         known: Vec<String>,
     },
-    /// A kubeconfig that leads to no usable client.
+    /// The kubeconfig leads to no usable client.
     #[error("kubeconfig {}: {source}; correct its cluster and user", file.display())]
     Unusable { file: PathBuf, source: Box<kube::Error> },
-    /// A proxy that is none.
+    /// The proxy is not valid.
     #[error("proxy {0:?} is not valid; write http://, https:// or socks5://HOST:PORT")]
     Proxy(String),
-    /// The file of the token.
+    /// The token file cannot be read.
     #[error("token file {}: {source}; mount it, or correct the kubeconfig", file.display())]
     Token { file: PathBuf, source: std::io::Error },
-    /// Not in a pod, and no kubeconfig.
+    /// The process is not in a pod and has no kubeconfig.
     #[error("no --kubeconfig, and not in a pod: {0}; give --kubeconfig FILE or --manifests DIR")]
     NotInPod(#[source] Box<InClusterError>),
     /// The service account leads to no usable client.
@@ -65,15 +65,16 @@ pub enum ClientError {
     /// `--master` lacks its scheme or host.
     #[error("--master {0}: no scheme or no host; write it as https://10.0.0.1:6443")]
     MasterParts(String),
-    /// The thread that asks a credential plugin ended.
+    /// The thread that runs a credential plugin ended.
     #[error("credentials could not be built: {0}")]
     Thread(#[from] tokio::task::JoinError),
 }
 
 impl Server {
-    /// Makes a client whose requests tell `observer` how they went, and which reads its files again when they change.
-    /// Nothing is sent yet: a server that is away is no error here, and a credential plugin that fails is asked again.
-    /// A connection from an address that `own` loses ends at once.
+    /// Makes a client that reports each request to `observer` and reads its files again when they change.
+    ///
+    /// Nothing is sent yet, so an unreachable server is no error here. A credential plugin that fails is run again. A
+    /// connection from an address that `own` loses ends at once.
     pub async fn client(
         &self,
         observer: Option<Arc<dyn Observer>>,

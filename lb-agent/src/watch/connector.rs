@@ -1,4 +1,4 @@
-//! The HTTP client: connections end when the server stops responding and when their source address is gone; proxies are
+//! The HTTP client. Connections end when the server stops responding and when their source address is gone. Proxies are
 //! supported.
 
 use std::time::Duration;
@@ -18,28 +18,31 @@ use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 use super::access::Access;
 use super::source_address::{Own, Sourced};
 
-/// Sends requests.
+/// The HTTP client with all its layers, which sends one request per call.
 pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
 
-/// Longest time until a connection is made. Two SYNs fit; the third one would leave a second later, which an outage
-/// that ends meanwhile would add to the pause after this try.
+/// The longest time to make a connection. Two SYNs fit. The third one would leave a second later, and would add to the
+/// pause after this attempt if an outage ends in between.
 const CONNECT: Duration = Duration::from_secs(2);
-/// A connection on which nothing comes is asked after this whether it is still there, ...
+/// After this time without data, the kernel probes a connection, ...
 const IDLE: Duration = Duration::from_secs(2);
-/// ... and again after this, until nothing was acknowledged ...
+/// ... and probes it again at this interval, until ...
 const AGAIN: Duration = Duration::from_secs(1);
-/// ... for so long: that ends it. The number of questions has no effect beside it (`tcp_keepalive_timer`).
+/// ... nothing was acknowledged for so long, which ends it. The number of probes has no effect with a user timeout
+/// (`tcp_keepalive_timer` in `net/ipv4/tcp_timer.c`).
 const UNANSWERED: Duration = Duration::from_secs(4);
 
-/// The client of this access. Blocks where it asks a credential plugin.
+/// Returns the client for this access. Blocks while it runs a credential plugin.
 pub(super) fn stack(access: &Access, own: Own) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
+    // The TLS layer on top passes addresses with the scheme `https`.
     connector.enforce_http(false);
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT));
     connector.set_keepalive(Some(IDLE));
     connector.set_keepalive_interval(Some(AGAIN));
     connector.set_tcp_user_timeout(Some(UNANSWERED));
+    // Below proxies and TLS, where the TCP connection with its source address is.
     let connector = connector.map_response(move |stream| Sourced::new(stream, own));
     let Some(proxy) = &access.proxy else { return by(access, connector) };
     let uri = proxy.uri().clone();
@@ -101,7 +104,7 @@ mod tests {
         // The SYNs of a connection (RFC 6298: the first timeout is a second, and doubles).
         let syns = [0, 1, 3, 7, 15, 31, 63].map(Duration::from_secs);
         let last = syns.into_iter().filter(|at| *at < CONNECT).max().unwrap_or_default();
-        // The outage ends right after that one was lost.
+        // The outage ends right after that SYN was lost.
         let late = CONNECT.saturating_sub(last) + Pace::default().most;
         assert!(late < BOUND, "{late:?}");
     }

@@ -1,4 +1,4 @@
-//! Reads the lines of a watch: what happened, and to whom, apart from what the object says.
+//! Decodes the lines of a watch: the type of event and the identity, separately from the content of the object.
 
 use std::borrow::Cow;
 
@@ -13,11 +13,11 @@ use crate::snapshot::object::{Identifiers, Identity};
 /// One line of a watch.
 #[derive(Debug)]
 pub(super) enum Line<'a> {
-    /// An object is there, or is now this.
+    /// An object was added or changed.
     Applied(&'a RawValue),
     /// An object is gone.
     Deleted(Identifiers),
-    /// We are at this version; it ends the list at the beginning of a watch.
+    /// The current version. At the beginning of a watch it ends the list.
     Bookmark {
         version: Option<Version>,
         /// The list is complete.
@@ -53,7 +53,7 @@ struct BookmarkAnnotations {
     ends_list: Option<String>,
 }
 
-/// The list around its items.
+/// A list without its items.
 #[derive(Debug, Default, Deserialize)]
 pub(super) struct Frame {
     pub(super) metadata: FrameMetadata,
@@ -68,7 +68,7 @@ pub(super) struct FrameMetadata {
     pub(super) next: Option<String>,
 }
 
-/// Reads a line; a failure that it tells of is one.
+/// Decodes a line. A failure that the line reports is returned as an error.
 pub(super) fn line(text: &[u8]) -> Result<Line<'_>, Failure> {
     let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(|error| garbage(&error))?;
     let object = envelope.object.get();
@@ -95,13 +95,13 @@ pub(super) fn line(text: &[u8]) -> Result<Line<'_>, Failure> {
     }
 }
 
-/// The identity of an object; `None` when even that cannot be read.
+/// Returns the identity of an object; `None` if even that cannot be read.
 pub(super) fn identity(object: &str) -> Option<Identifiers> {
     let identity: Identity = serde_json::from_str(object).ok()?;
     Some(identity.metadata).filter(|identity| !identity.name.is_empty())
 }
 
-/// The metadata of a list.
+/// Returns the metadata of a list.
 pub(super) fn frame(text: &[u8]) -> Result<FrameMetadata, Failure> {
     serde_json::from_slice(text).map(|Frame { metadata }| metadata).map_err(|error| garbage(&error))
 }

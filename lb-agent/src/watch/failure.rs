@@ -1,59 +1,61 @@
-//! Failed requests, in words that an operator can act on.
+//! Failed requests, described so that an operator can act on them.
 
 use std::time::Duration;
 
 use crate::snapshot::Kind;
 
-/// Why a request brought nothing more.
+/// The reason why a request ended.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// Nobody listens any more.
+    /// The receiver of the events is dropped.
     Closed,
-    /// No connection, or no head of an answer.
+    /// No connection, or no head of a response.
     NoAnswer(String),
-    /// The server says no.
+    /// The server refused the request.
     Refused {
-        /// Code of HTTP, or of the event that says so.
+        /// The status code of HTTP, or of the event that reports the refusal.
         code: u16,
         message: String,
-        /// It asks us to wait so long.
+        /// The pause that the server requests.
         wait: Option<Duration>,
     },
-    /// A body of another type than Kubernetes objects.
+    /// The body has another type than Kubernetes objects.
     Foreign(String),
-    /// The body broke off.
+    /// The body ended early.
     Broken(String),
-    /// Nothing came for so long.
+    /// No data arrived for so long.
     Silent(Duration),
-    /// A line or an object that does not end.
+    /// A line or an object exceeds the size limit.
     TooLong,
-    /// Something that is no event and no list.
+    /// The response is neither an event nor a list.
     Garbage(String),
-    /// The server's state is older than what it told before.
+    /// The server's state is older than what it sent before.
     WentBack,
     /// Watches end as soon as they begin.
     Short,
 }
 
-/// The consequence of a failure, apart from trying again.
+/// The consequence of a failure, besides the retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Consequence {
-    /// Try again where we were.
+    /// Retry from the same position.
     Again,
-    /// The server does not understand how it was asked: ask for less.
+    /// The server does not understand the request: use a simpler one.
     AskLess,
-    /// The server has forgotten where we were, or a change could not be read: read the list again.
+    /// The server has forgotten the position, or a change could not be read: read the list again.
     Relist,
     /// Read the list again, of whatever age it is.
     RelistAnyAge,
-    /// We may not read this, or the server has no such resource.
+    /// The agent is not allowed to read this, or the server has no such resource.
     Refused,
 }
 
 impl Failure {
-    /// The consequence of it.
+    /// Returns what the caller has to do, besides the retry.
     pub(super) fn consequence(&self) -> Consequence {
         match self {
+            // The API server sends this when its cache is older than the requested version, for example after etcd was
+            // restored from a backup.
             Self::Refused { code: 504, message, .. }
                 if message.to_ascii_lowercase().contains("too large resource version") =>
             {
@@ -66,7 +68,7 @@ impl Failure {
                 _ => Consequence::Again,
             },
             Self::WentBack => Consequence::RelistAnyAge,
-            // An unreadable line may have been a change.
+            // An unreadable line may have been a change, so the state is no longer known.
             Self::Garbage(_) | Self::TooLong => Consequence::Relist,
             Self::Closed
             | Self::NoAnswer(_)
@@ -77,7 +79,7 @@ impl Failure {
         }
     }
 
-    /// The failure in one line.
+    /// Returns the failure in one line.
     pub(super) fn words(&self, kind: Kind) -> String {
         let resource = kind.resource();
         match self {
@@ -109,19 +111,20 @@ impl Failure {
         }
     }
 
-    /// Whether pages may succeed where this streamed list failed. A stream that stalls may be one that an old server
-    /// never ends; a stream that breaks, a list that takes longer than the server allows; an unreadable line, one
-    /// that a proxy has cut. Pages keep what has arrived.
+    /// Reports whether pages may succeed where this streamed list failed.
+    ///
+    /// An old server may never end a stream; a list may take longer than the server allows for a stream; a proxy may
+    /// have cut a line. Pages keep what has arrived.
     pub(super) const fn is_of_stream(&self) -> bool {
         matches!(self, Self::Silent(_) | Self::Broken(_) | Self::TooLong | Self::Garbage(_))
     }
 
-    /// Whether it says who we are or what we may, and nothing of what is there.
+    /// Reports whether the failure concerns identity or permissions and says nothing about the state.
     pub(super) const fn is_about_us(&self) -> bool {
         matches!(self, Self::Refused { code: 401 | 403, .. })
     }
 
-    /// Whether the server that answers next may be another one, or one with another state.
+    /// Reports whether the next response may come from another server, or from one with another state.
     pub(super) const fn is_of_server(&self) -> bool {
         match self {
             Self::NoAnswer(_) | Self::Broken(_) | Self::Silent(_) | Self::Foreign(_) => true,
@@ -130,7 +133,7 @@ impl Failure {
         }
     }
 
-    /// How long the server asks us to wait.
+    /// Returns the pause that the server requests.
     pub(super) const fn wait(&self) -> Option<Duration> {
         match self {
             Self::Refused { wait, .. } => *wait,

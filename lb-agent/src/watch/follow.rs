@@ -1,4 +1,4 @@
-//! Follows one kind of objects, whatever happens to the server.
+//! Follows one kind of objects through all failures of the server.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::unread::Unread;
 use super::version::{Newest, Version};
 use crate::snapshot::{Event, Kind, ViewHealth};
 
-/// Watches that end at once before that is called an outage.
+/// The number of watches in a row that may end at once before this counts as an outage.
 const SHORT: u32 = 2;
 
 /// One kind of objects to follow.
@@ -29,34 +29,34 @@ pub(super) struct Follow<O> {
     pub(super) pace: Pace,
     pub(super) unread: Unread,
     pub(super) newest: Newest,
-    /// Where to watch from; nothing before the first list, and when the server has forgotten it.
+    /// The position to watch from. `None` before the first list, and after the server has forgotten it.
     pub(super) place: Option<Version>,
-    /// The server's state may have gone back behind this place: a server drops what is older than the place it was
-    /// asked to watch from, without a word.
+    /// The server's state may have gone back behind this position. A server silently drops events older than the
+    /// position that was requested.
     pub(super) is_in_doubt: bool,
-    /// The next request for a list that is no stream.
+    /// The next request for a list in pages.
     pub(super) page: Page,
-    /// Every name of the list that is being read could be read.
+    /// All names of the current list could be read.
     pub(super) is_whole: bool,
-    /// A list of this kind was complete once.
+    /// A list of this kind has been complete before.
     known: bool,
-    /// Between requests that follow a failure.
+    /// The delay before a request that follows a failure.
     delay: Delay,
-    /// Between a failure and the whole list that it costs; only a watch that lasts begins it again.
+    /// The delay between a failure and the whole list that it causes. Only a watch that lasts resets it.
     relist_delay: Delay,
-    /// Watches in a row that ended at once.
+    /// The number of watches in a row that ended at once.
     short: u32,
     avoided: Avoided,
 }
 
-/// Ways of asking that the server did not understand, until when they are left alone.
+/// Request options that the server did not understand, and until when they are not used.
 #[derive(Debug, Default)]
 struct Avoided {
     streams: Option<Instant>,
     fields: Option<Instant>,
 }
 
-/// The end of a request.
+/// How a request ended without failure.
 #[derive(Debug)]
 pub(super) enum End {
     /// It brought something, or lasted: the next one may follow at once.
@@ -66,7 +66,7 @@ pub(super) enum End {
 }
 
 impl<O: Objects> Follow<O> {
-    /// Follows with this client what is selected.
+    /// Follows the selected objects with this client.
     pub(super) fn new(
         client: Client,
         (objects, labels, fields): (O, Option<String>, Option<String>),
@@ -95,9 +95,10 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Follows until nobody receives the events any more.
+    /// Follows the objects until the receiver of the events is dropped.
     pub(super) async fn run(mut self) {
         let listener = self.events.clone();
+        // The end of the receiver must also end a request that is waiting for the server.
         tokio::select! {
             () = self.turns() => {}
             () = listener.closed() => {}
@@ -108,7 +109,7 @@ impl<O: Objects> Follow<O> {
         loop {
             let result = match self.place.clone() {
                 Some(place) => self.watch(&place).await,
-                // A list that was begun in pages goes on so.
+                // A list that was begun in pages continues in pages.
                 None if !self.page.is_later() && self.streams() => self.stream().await,
                 None => self.pages().await,
             };
@@ -119,6 +120,7 @@ impl<O: Objects> Follow<O> {
                 }
                 Ok(End::Short) => {
                     self.short += 1;
+                    // A single short watch is normal: a server that restarts ends all watches.
                     if self.short >= SHORT {
                         self.view.stale(O::KIND, &Failure::Short.words(O::KIND));
                     }
@@ -126,6 +128,7 @@ impl<O: Objects> Follow<O> {
                 }
                 Err(Failure::Closed) => return,
                 Err(failure) => {
+                    // The handler may change the position, so this is decided before.
                     let is_listing = self.place.is_none();
                     self.failed(&failure, is_listing).await
                 }
@@ -136,18 +139,18 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Something came that is new.
+    /// Notes that something new arrived: the delays start again with the first.
     pub(super) const fn went_well(&mut self) {
         self.delay.reset();
         self.short = 0;
     }
 
-    /// A watch lasted: whole lists are no loop.
+    /// A watch lasted, so the whole list before it was not part of a loop.
     pub(super) const fn watch_lasted(&mut self) {
         self.relist_delay.reset();
     }
 
-    /// A list is complete, of this version.
+    /// A list of this version is complete.
     pub(super) async fn listed(&mut self, version: &Version) -> Result<(), Failure> {
         self.page = Page::First;
         match self.newest.list(version) {
@@ -160,6 +163,8 @@ impl<O: Objects> Follow<O> {
             ),
             Err(()) => return Err(Failure::WentBack),
         }
+        // The order matters: status and metrics show the kind as complete no later than the events that the rest of the
+        // agent acts on.
         self.unread.ended();
         self.view.synced(O::KIND);
         self.view.fresh(O::KIND);
@@ -178,7 +183,7 @@ impl<O: Objects> Follow<O> {
         self.send(Some(Event::ListBegan(O::KIND))).await
     }
 
-    /// Reports what there is to report.
+    /// Sends an event, if there is one.
     pub(super) async fn send(&self, event: Option<Event>) -> Result<(), Failure> {
         match event {
             Some(event) => self.events.send(event).await.map_err(|_closed| Failure::Closed),
@@ -186,20 +191,21 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// For how many seconds to ask for a watch: those of many nodes must not end together.
+    /// Returns how many seconds a watch shall last. The value varies, so that watches of many nodes do not end
+    /// together.
     pub(super) fn seconds() -> String {
         format!("{:.0}", 240.0 + 60.0 * chance())
     }
 
-    /// The same for a watch that begins with the list, which must arrive within that time.
+    /// Returns the same for a watch that begins with the list, which must arrive within this time.
     pub(super) fn stream_seconds() -> String {
         format!("{:.0}", 1_800.0 + 300.0 * chance())
     }
 
-    /// The selection, without the parts that the server did not understand.
+    /// Returns the selection without the parts that the server did not understand.
     pub(super) fn selected(&self) -> Selection {
         let fields = self.selection.fields.clone().filter(|_| !is_avoided(self.avoided.fields));
-        // Only Services can be filtered here as well.
+        // Only Services can be filtered in the agent as well.
         let fields = if O::KIND == Kind::Service { fields } else { self.selection.fields.clone() };
         Selection { fields, ..self.selection.clone() }
     }
@@ -208,9 +214,10 @@ impl<O: Objects> Follow<O> {
         self.list == ListMode::Streaming && !is_avoided(self.avoided.streams)
     }
 
-    /// Says what follows from a failure, and how long to wait for it.
+    /// Handles a failure and returns how long to wait before the next request.
     async fn failed(&mut self, failure: &Failure, is_listing: bool) -> Duration {
         let reason = failure.words(O::KIND);
+        // After a failure of the server, the next one to respond may have a restored etcd.
         self.is_in_doubt |= failure.is_of_server();
         let is_streaming = is_listing && !self.page.is_later() && self.streams();
         if is_streaming && failure.is_of_stream() && self.ask_less(&reason) {
@@ -230,9 +237,10 @@ impl<O: Objects> Follow<O> {
         self.delay.next().max(failure.wait().unwrap_or_default())
     }
 
-    /// Forgets the place, and says how long to wait for the whole list that follows from it.
+    /// Forgets the position and returns how long to wait before the whole list.
     fn relist(&mut self, failure: &Failure) -> Duration {
         let reason = failure.words(O::KIND);
+        // A token that expired between two pages would probably expire again, so the list comes in one piece.
         self.page = if self.page.is_later() { Page::Whole } else { Page::First };
         self.place = None;
         tracing::info!(resource = O::KIND.resource(), reason, "listing again");
@@ -240,13 +248,14 @@ impl<O: Objects> Follow<O> {
         self.relist_delay.next().max(failure.wait().unwrap_or_default())
     }
 
-    /// Leaves alone for a while what an older server may not understand. False when nothing is left to leave.
+    /// Stops using an option that an older server may not understand, for a while. False if there is none left.
     fn ask_less(&mut self, reason: &str) -> bool {
+        // Not for ever: the server may be upgraded, or the response may have come from a proxy.
         let (resource, until) = (O::KIND.resource(), Instant::now() + self.pace.avoided);
         self.page = Page::First;
         if self.streams() {
             self.avoided.streams = Some(until);
-            tracing::info!(resource, reason, "no list came as a stream; listing in pages");
+            tracing::info!(resource, reason, "list could not be streamed; listing in pages");
         } else if O::KIND == Kind::Service && self.selected().fields.is_some() {
             self.avoided.fields = Some(until);
             tracing::info!(
@@ -260,8 +269,10 @@ impl<O: Objects> Follow<O> {
         true
     }
 
-    /// Reports a kind that Services can be served without as empty, so that nobody waits for it. Known objects stay:
-    /// a token may be under renewal, and a server that starts may not have read its rules, or not know all resources.
+    /// Reports a kind that is not essential for Services as empty, so that nothing waits for it.
+    ///
+    /// Known objects stay: the token may be in renewal, and a starting server may not have read its rules yet or not
+    /// know all resources.
     async fn refused(&mut self, failure: &Failure, reason: &str) -> Duration {
         if self.known {
             self.view.stale(O::KIND, reason);
@@ -274,12 +285,12 @@ impl<O: Objects> Follow<O> {
         if matches!(O::KIND, Kind::ServiceCidr | Kind::Node)
             && self.send(Some(Event::Synced(O::KIND))).await.is_err()
         {
-            // Nobody listens; that ends this, too.
+            // The receiver of the events is dropped, which ends this task, too.
             return self.pace.absent;
         }
         match O::KIND {
             Kind::ServiceCidr if !failure.is_about_us() => self.pace.absent,
-            // A server that has not read its rules yet refuses everybody.
+            // A server that has not read its rules yet refuses all clients.
             Kind::ServiceCidr => self.pace.refused,
             Kind::Service | Kind::Slice | Kind::Node => self.delay.next(),
         }

@@ -1,4 +1,4 @@
-//! The head of an answer: whether what follows is an answer of a Kubernetes API server.
+//! The head of a response: decides whether a Kubernetes API server sent it.
 
 use std::error::Error as _;
 use std::time::Duration;
@@ -13,14 +13,14 @@ use super::body::Incoming;
 use super::failure::Failure;
 use super::request::get;
 
-/// The most that is read of a refusal, in bytes.
+/// The maximum number of bytes read from a refusal.
 const REFUSAL: usize = 64 << 10;
-/// How long a refusal may be silent.
+/// The longest silence within a refusal.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The longest that a server may ask us to wait.
+/// The longest pause that a server may request.
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
-/// Asks, and gives the body of a good answer.
+/// Sends the request and returns the body of a successful response.
 pub(super) async fn ask(client: &Client, address: &str) -> Result<Incoming, Failure> {
     let request = get(address).map_err(|error| Failure::Broken(crate::chain(&error)))?;
     let answer = client.send(request).await.map_err(|error| no_answer(&error))?;
@@ -29,7 +29,7 @@ pub(super) async fn ask(client: &Client, address: &str) -> Result<Incoming, Fail
 
 fn no_answer(error: &kube::Error) -> Failure {
     let is_of_service = matches!(error, kube::Error::Service(_));
-    // Its own words say only that it was a request.
+    // The outer error says only that a request failed.
     let inner = error.source().filter(|_| is_of_service);
     Failure::NoAnswer(inner.map_or_else(|| crate::chain(error), crate::chain))
 }
@@ -49,7 +49,7 @@ async fn accept(answer: Response<Body>) -> Result<Incoming, Failure> {
     }
     let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
     match kind {
-        // A server that names none means what it was asked for.
+        // A server that names no type sends the one that was requested.
         None => Ok(body),
         Some(kind) if is_json(kind) => Ok(body),
         Some(kind) => Err(Failure::Foreign(crate::snapshot::quoted(kind))),
@@ -61,7 +61,7 @@ fn is_json(kind: &str) -> bool {
     kind.eq_ignore_ascii_case("application/json")
 }
 
-/// How long the server asks us to wait, up to a bound.
+/// Returns the pause that the server requests, up to a maximum.
 fn wait(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     Some(Duration::from_secs(seconds).min(LONGEST_WAIT))

@@ -1,9 +1,9 @@
-//! Cuts a list into its items while it arrives, so that no more than one of them is held.
+//! Divides a list into its items while it arrives, so that at most one of them is held.
 
 use super::body::LONGEST;
 use super::failure::Failure;
 
-/// The items of a list that have arrived.
+/// The part of a list that has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Items {
     /// The list without its items.
@@ -16,7 +16,7 @@ pub(super) struct Items {
 }
 
 impl Items {
-    /// Takes bytes in and gives the items out that they complete.
+    /// Takes bytes and returns the items that they complete.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<Vec<Vec<u8>>, Failure> {
         let mut found = Vec::new();
         for byte in bytes {
@@ -28,19 +28,21 @@ impl Items {
         Ok(found)
     }
 
-    /// The list without its items.
+    /// Returns the list without its items.
     pub(super) fn frame(&self) -> &[u8] {
         &self.frame
     }
 
-    /// Takes a byte, and gives out the item that it ends.
+    /// Takes a byte and returns the item that it completes.
     fn take(&mut self, byte: u8) -> Option<Vec<u8>> {
+        // Brackets and commas inside a string are text; a quote ends it unless it is escaped.
         if self.in_string {
             (self.in_string, self.is_escaped) =
                 (self.is_escaped || byte != b'"', !self.is_escaped && byte == b'\\');
             self.keep(byte);
             return None;
         }
+        // Depth 1 is the list, depth 2 is the array of its items.
         let is_between = self.is_among && self.depth == 2;
         match byte {
             b'{' | b'[' => {
@@ -77,7 +79,7 @@ impl Items {
         kept.push(byte);
     }
 
-    /// Whether what comes now is the value of the list's `items`.
+    /// Reports whether the next byte begins the value of the list's `items`.
     fn is_at_items(&self) -> bool {
         let before = self.frame.trim_ascii_end().strip_suffix(b":");
         before.is_some_and(|before| before.trim_ascii_end().ends_with(b"\"items\""))

@@ -1,4 +1,4 @@
-//! Lists and watches: what a request of each kind brings.
+//! Reads lists and watches.
 
 use std::future::pending;
 use std::pin::pin;
@@ -19,12 +19,13 @@ use super::request::Page;
 use super::version::Version;
 
 impl<O: Objects> Follow<O> {
-    /// Reads a list page by page; a page that fails is asked for again, those before it are not.
+    /// Reads a list in pages. Only a page that fails is requested again, not those before it.
     pub(super) async fn pages(&mut self) -> Result<End, Failure> {
         if !self.page.is_later() {
             self.list_begins().await?;
         }
         loop {
+            // The first list may come from the server's cache; a later one must not be older than what was seen.
             let any = self.newest.is_unknown();
             let address = self.selected().page(self.newest.bound(), any, &self.page);
             let mut body = ask(&self.client, &address).await?;
@@ -32,6 +33,7 @@ impl<O: Objects> Follow<O> {
             while let Some(bytes) = body.piece(self.pace.list_silence).await? {
                 for item in items.feed(&bytes)? {
                     let text = String::from_utf8_lossy(&item);
+                    // Items have versions of their own; only the version of the list is a position to watch from.
                     drop(self.apply(&text).await?);
                 }
             }
@@ -46,12 +48,14 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Reads a list as the first events of a watch, and goes on with that watch.
+    /// Reads a list as the first events of a watch, and continues with that watch.
     pub(super) async fn stream(&mut self) -> Result<End, Failure> {
         let address = self.selected().stream(self.newest.bound(), &Self::stream_seconds());
         let mut body = ask(&self.client, &address).await?;
         self.list_begins().await?;
         loop {
+            // An old server ignores the option for initial events and just watches: then nothing comes, or only
+            // changes.
             let Some(text) = body.line(self.pace.stream_silence).await? else {
                 return Err(Failure::Broken("a list does not end".to_owned()));
             };
@@ -70,11 +74,11 @@ impl<O: Objects> Follow<O> {
             }
         }
         self.went_well();
-        // The list is what this request was for; how long the watch after it lasts is no matter.
+        // The list was the purpose of this request, so the length of the watch after it does not matter.
         self.follow(body).await.map(|_end| End::Well)
     }
 
-    /// Watches from a place on.
+    /// Watches from a position.
     pub(super) async fn watch(&mut self, from: &Version) -> Result<End, Failure> {
         let address = self.selected().watch(from, &Self::seconds());
         let body = ask(&self.client, &address).await?;
@@ -91,15 +95,16 @@ impl<O: Objects> Follow<O> {
         end
     }
 
-    /// Takes the lines of a watch in that began then.
+    /// Reads the lines of a watch that began at this time.
     async fn lines(&mut self, mut body: Incoming, began: Instant) -> Result<End, Failure> {
         let (mut is_good, mut is_silent) = (false, true);
         let mut probe = pin!(self.probe().fuse());
         loop {
-            // A watch that is answered and lasts means that changes are seen, even when none come.
+            // A watch that was accepted and lasts means that changes arrive, even if there are none.
             let silence = if is_good {
                 self.pace.silence
             } else {
+                // Until the watch counts as good, silence is measured from its beginning.
                 self.pace.lasting.saturating_sub(began.elapsed()).max(Duration::from_millis(1))
             };
             let line = tokio::select! {
@@ -111,7 +116,8 @@ impl<O: Objects> Follow<O> {
             };
             let text = match line {
                 Ok(Some(text)) => text,
-                // A quiet server may not even send bookmarks: whether it is still there is asked of the connection.
+                // A quiet server may not even send bookmarks. Whether it still exists is found by probes of the TCP
+                // connection.
                 Ok(None) | Err(Failure::Broken(_) | Failure::Silent(_)) if is_good => {
                     self.is_in_doubt |= is_silent || line.is_err();
                     return Ok(End::Well);
@@ -132,8 +138,10 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Asks beside a watch, where there is doubt, whether the server's state is older than what was seen until now.
-    /// Ends only with an answer; a watch does not depend on it.
+    /// Requests the current version beside a watch that is in doubt, to find whether the server's state is older than
+    /// what was seen.
+    ///
+    /// Ends only with an answer; the watch does not depend on it.
     fn probe(&self) -> impl Future<Output = bool> + use<O> {
         let seen = self.newest.version().cloned().filter(|_| self.is_in_doubt);
         let (client, address) = (self.client.clone(), self.selected().probe());
@@ -148,7 +156,7 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Takes the answer of a probe in.
+    /// Handles the result of the probe.
     const fn probed(&mut self, went_back: bool) -> Result<(), Failure> {
         self.is_in_doubt = false;
         if went_back { Err(Failure::WentBack) } else { Ok(()) }
@@ -159,7 +167,7 @@ impl<O: Objects> Follow<O> {
         self.view.fresh(O::KIND);
     }
 
-    /// Takes a line of a watch in. True where it is a change that was not known.
+    /// Handles a line of a watch. True if it is a change that was not known.
     async fn happened(&mut self, text: &[u8]) -> Result<bool, Failure> {
         let version = match decode::line(text)? {
             Line::Applied(object) => self.apply_raw(object).await?,
@@ -171,6 +179,7 @@ impl<O: Objects> Follow<O> {
             }
             Line::Bookmark { version, .. } => {
                 let version = version.ok_or_else(no_version)?;
+                // A bookmark is never older than the events before it, unless the store was restored.
                 if self.newest.is_newer_than(&version) {
                     return Err(Failure::WentBack);
                 }
@@ -180,7 +189,8 @@ impl<O: Objects> Follow<O> {
             }
         };
         let Some(version) = version else { return Ok(true) };
-        // A server that lags behind tells what is known; to watch from there would bring it again and again.
+        // A server that lags behind sends what is known already. To watch from its position would bring the same again
+        // and again.
         if self.newest.is_newer_than(&version) {
             return Ok(false);
         }
@@ -193,7 +203,7 @@ impl<O: Objects> Follow<O> {
     async fn apply_raw(&mut self, object: &RawValue) -> Result<Option<Version>, Failure> {
         match self.apply(object.get()).await? {
             Some(version) => Ok(Some(version)),
-            // Something happened to somebody: only a list tells what is there now.
+            // A change of an unknown object: only a list shows the current state.
             None if !self.is_whole => {
                 Err(Failure::Garbage("an object with an unreadable name".to_owned()))
             }
@@ -201,7 +211,7 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Takes an object in, or remembers that it cannot be read; gives its version.
+    /// Applies an object, or notes that it cannot be read. Returns its version.
     async fn apply(&mut self, text: &str) -> Result<Option<Version>, Failure> {
         let reason = match serde_json::from_str::<O::Object>(text) {
             Ok(object) if !O::metadata(&object).name.is_empty() => {
@@ -230,7 +240,7 @@ impl<O: Objects> Follow<O> {
     }
 }
 
-/// The version of what the server's store holds now.
+/// Returns the version of what the server's store holds now.
 async fn version_now(
     client: &Client,
     address: &str,

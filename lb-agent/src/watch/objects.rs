@@ -1,4 +1,4 @@
-//! Handles each kind of object.
+//! Converts the objects of each kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -12,25 +12,26 @@ use crate::snapshot::{
     Event, Kind, Names, NodeSpec, ServiceSpec, SliceName, SliceSpec, service_cidrs,
 };
 
-/// Turns the objects of one kind into events.
+/// Converts the objects of one kind into events.
 pub(super) trait Objects: Send {
-    /// As it arrives.
+    /// The object as it arrives.
     type Object: DeserializeOwned + Debug + Send + 'static;
     const KIND: Kind;
-    /// Where the server has them.
+    /// The path of the resource.
     const PATH: &'static str;
 
-    /// The identity of an object.
+    /// Returns the identity of an object.
     fn metadata(object: &Self::Object) -> &Metadata;
-    /// A list begins.
+    /// Notes that a list begins.
     fn began(&mut self) {}
-    /// An object is there.
+    /// Converts an object that was added or changed.
     fn applied(&mut self, object: &Self::Object) -> Option<Event>;
-    /// An object is there and cannot be read: what was read of it last stays.
+    /// An object exists but cannot be read: its last readable version stays.
     fn kept(&mut self, who: &Identifiers) -> Option<Event>;
     /// An object is gone.
     fn deleted(&mut self, who: &Identifiers) -> Option<Event>;
-    /// A list has ended, in which every name could be read or not; what to say before that is said.
+    /// A list has ended; `is_whole` tells whether every name could be read. Returns the event to send before the end is
+    /// reported.
     fn ended(&mut self, _is_whole: bool) -> Option<Event> {
         None
     }
@@ -101,7 +102,7 @@ impl Objects for Slices {
     }
 }
 
-/// This node.
+/// The Node object of this node.
 #[derive(Debug)]
 pub(super) struct Nodes;
 
@@ -127,16 +128,17 @@ impl Objects for Nodes {
     }
 }
 
-/// `ServiceCIDRs`: few, and always told as a whole.
+/// `ServiceCIDRs`: few, and always reported as a whole.
 #[derive(Debug, Default)]
 pub(super) struct Cidrs {
-    /// Names of the list that is being read; nothing outside of one.
+    /// The names in the current list; `None` outside of a list.
     listed: Option<BTreeSet<String>>,
     by_name: BTreeMap<String, Vec<IpNet>>,
 }
 
 impl Cidrs {
     fn all(&self) -> Option<Event> {
+        // Not during a list, whose objects are known only in part.
         let all = || Event::ServiceCidrs(self.by_name.values().flatten().copied().collect());
         self.listed.is_none().then(all)
     }

@@ -1,4 +1,4 @@
-//! A layer around every request: sees how it went, and does not let it hang before it is answered.
+//! A layer around every request that reports its result and limits the time until its response.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,36 +12,36 @@ use futures::future::BoxFuture;
 use tokio::time::timeout;
 use tower::{BoxError, Layer, Service};
 
-/// Longest time until a request is answered. Its body may take longer.
+/// The longest time until the head of a response. The body may take longer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// The same for a list: longer than the server itself takes before it gives up (`--request-timeout`, 60 s).
+/// The same for a list: longer than the server's own limit (`--request-timeout`, 60 s).
 const LIST: Duration = Duration::from_secs(70);
 
-/// Wants to know of requests, for the `rest_client_*` metrics.
+/// Receives the results of requests, for the `rest_client_*` metrics.
 pub trait Observer: fmt::Debug + Send + Sync {
-    /// A request was answered, or failed.
+    /// A request was answered or failed.
     fn request(&self, seen: &Seen<'_>);
 }
 
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     pub method: &'a Method,
-    /// Host of the server, with its port.
+    /// The host of the server, with its port.
     pub host: &'a str,
-    /// Status code of the answer, `None` when there was none.
+    /// The status code of the response; `None` without a response.
     pub code: Option<u16>,
-    /// Time until the head of the answer.
+    /// The time until the head of the response.
     pub took: Duration,
 }
 
-/// Makes [`Observed`] services.
+/// The layer that makes [`Observed`] services.
 #[derive(Clone, Debug)]
 pub struct Observe {
     observer: Option<Arc<dyn Observer>>,
 }
 
 impl Observe {
-    /// Tells `observer` of all requests.
+    /// Reports all requests to `observer`.
     pub const fn new(observer: Option<Arc<dyn Observer>>) -> Self {
         Self { observer }
     }
@@ -84,6 +84,7 @@ where
         let answer = self.inner.call(req);
         let observe = self.observe.clone();
         Box::pin(async move {
+            // Only until the head of the response: a watch lasts for minutes.
             let answer = match timeout(patience, answer).await {
                 Ok(answer) => answer.map_err(Into::into),
                 Err(_) => Err("no response from the server".into()),
@@ -95,13 +96,13 @@ where
     }
 }
 
-/// How long a request may take until it is answered.
+/// Returns how long the response of a request may take.
 fn patience(method: &Method, uri: &Uri) -> Duration {
     let is_list = method == Method::GET && uri.query().is_some_and(|all| !all.contains("watch="));
     if is_list { LIST } else { ANSWER }
 }
 
-/// The facts that are remembered of a request.
+/// The facts about a request that are kept until its response.
 struct Asked {
     method: Method,
     host: String,

@@ -1,29 +1,30 @@
-//! Timeouts and retry intervals towards the API server.
+//! Timeouts and retry intervals for the API server.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// How patient we are.
+/// Timeouts and intervals; tests have shorter ones.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
-    /// First delay after a failure; it doubles.
+    /// The first delay after a failure. Each further one is twice as long.
     pub(super) first: Duration,
-    /// Longest delay. With the time that a connection takes it bounds how late a change is seen after an outage.
+    /// The longest delay. Together with the time to connect it limits how late a change is seen after an outage.
     pub(super) most: Duration,
-    /// Longest delay before a whole list that follows from a failure: each costs the server as much as a start.
+    /// The longest delay before a whole list that follows from a failure: each list costs the server as much as a
+    /// start.
     pub(super) relist: Duration,
-    /// A watch that lasted so long was one, whether or not it brought something.
+    /// The time after which a watch counts as good, whether or not it brought something.
     pub(super) lasting: Duration,
-    /// Longest silence on a watch; servers send a bookmark about each minute.
+    /// The longest silence on a watch; servers send a bookmark about once a minute.
     pub(super) silence: Duration,
-    /// Longest silence within a list.
+    /// The longest silence within a list.
     pub(super) list_silence: Duration,
-    /// Longest silence within a streamed list, which an old server may never end.
+    /// The longest silence within a streamed list, which an old server may never end.
     pub(super) stream_silence: Duration,
-    /// How long a way of asking that the server did not understand is left alone.
+    /// How long a request option is not used after the server did not understand it.
     pub(super) avoided: Duration,
-    /// How often to look whether a resource has appeared that the server did not have.
+    /// Interval of the checks whether a resource that the server lacked has appeared.
     pub(super) absent: Duration,
-    /// How often to look whether we may read what Services can be served without.
+    /// Interval of the checks whether an optional kind is readable now.
     pub(super) refused: Duration,
 }
 
@@ -44,7 +45,7 @@ impl Default for Pace {
     }
 }
 
-/// Delays that double, with some chance in them, until something went well.
+/// Delays that double, with a random part, until a success.
 #[derive(Debug)]
 pub(super) struct Delay {
     first: Duration,
@@ -53,7 +54,7 @@ pub(super) struct Delay {
 }
 
 impl Delay {
-    /// Delays from `first` up to `most`.
+    /// Makes delays from `first` up to `most`.
     pub(super) const fn new(first: Duration, most: Duration) -> Self {
         Self { first, most, current: first }
     }
@@ -61,17 +62,17 @@ impl Delay {
     pub(super) fn next(&mut self) -> Duration {
         let current = self.current;
         self.current = (2 * current).min(self.most);
-        // Agents of many nodes must not come back in step.
+        // Agents of many nodes must not retry in step.
         current.mul_f64(f64::midpoint(chance(), 1.0))
     }
 
-    /// Something went well: the next delay is the first again.
+    /// Resets the delay to the first after a success.
     pub(super) const fn reset(&mut self) {
         self.current = self.first;
     }
 }
 
-/// A number from 0 to 1, of no cryptographic use.
+/// Returns a number from 0 to 1, unfit for cryptography.
 pub(super) fn chance() -> f64 {
     let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     f64::from(clock.subsec_nanos() % 1_000) / 1_000.0

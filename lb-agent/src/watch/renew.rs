@@ -1,4 +1,4 @@
-//! The current client: rebuilt when one of its files changes, and when the server or TLS refuses it.
+//! Keeps the client current: rebuilds it when one of its files changes, and when the server or TLS refuses it.
 
 use std::error::Error;
 use std::io;
@@ -22,29 +22,29 @@ use super::client::{ClientError, Server};
 use super::connector::{Stack, stack};
 use super::source_address::Own;
 
-/// How often files are looked at.
+/// Interval of the checks of the files.
 const LOOK: Duration = Duration::from_secs(1);
-/// A refused client is not made anew again before this.
+/// The shortest time between two rebuilds of a refused client.
 const PAUSE: Duration = Duration::from_secs(5);
 
-/// Sends requests by the client of now.
+/// Sends requests with the current client.
 #[derive(Clone, Debug)]
 pub(super) struct Renewed(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    /// The client, or why there is none yet.
+    /// The client, or the reason why there is none yet.
     current: Mutex<Result<Stack, String>>,
-    /// Somebody was refused.
+    /// A request was refused.
     refused: Notify,
 }
 
-/// The inode, size and time of change of a file (seconds, nanoseconds), which show that it is another.
+/// The inode, size and modification time of a file (seconds, nanoseconds), which show whether it was replaced.
 type Stamp = Option<(u64, u64, i64, i64)>;
 
 impl Renewed {
-    /// Makes the first client and keeps it new. A file that is wrong is an error; the failure of a credential plugin
-    /// is not, it is asked again.
+    /// Makes the first client and keeps it current. A wrong file is an error. The failure of a credential plugin is
+    /// not: the plugin is run again.
     pub(super) async fn start(server: Server, own: Own) -> Result<Self, ClientError> {
         let access = server.access().await?;
         let (files, has_plugin) = (access.files.clone(), access.has_plugin);
@@ -52,6 +52,7 @@ impl Renewed {
         tell(&access);
         let current = match made(&server, access, &own).await {
             Ok(stack) => Ok(stack),
+            // A plugin may depend on the network, which may need this agent.
             Err(error) if has_plugin => {
                 let error = crate::chain(&error);
                 tracing::warn!(error, "no credentials yet; retrying");
@@ -88,6 +89,7 @@ impl Service<Request<Body>> for Renewed {
                 Ok(answer) => answer.status() == StatusCode::UNAUTHORIZED,
                 Err(error) => is_of_tls(error.as_ref()),
             };
+            // A rotated certificate or token is noticed at once and not only at the next check of the files.
             if is_refused {
                 shared.refused.notify_one();
             }
@@ -102,25 +104,27 @@ impl Shared {
     }
 }
 
-/// Keeps the client new, as long as somebody has it.
+/// Keeps the client current as long as it is in use.
 struct Keeper {
     server: Server,
     own: Own,
     shared: Weak<Shared>,
     files: Vec<PathBuf>,
     stamps: Vec<Stamp>,
-    /// The fault that was logged last.
+    /// The error that was logged last.
     reported: Option<String>,
 }
 
 impl Keeper {
     async fn keep(mut self) {
+        // In the past, so that the first refusal leads to a rebuild at once.
         let mut renewed = Instant::now().checked_sub(PAUSE).unwrap_or_else(Instant::now);
         let mut is_refused = false;
         while let Some(shared) = self.shared.upgrade() {
             is_refused |= timeout(LOOK, shared.refused.notified()).await.is_ok();
             let is_other = stamps(&self.files) != self.stamps;
             let is_due = renewed.elapsed() >= PAUSE && (is_refused || shared.current().is_err());
+            // A strong reference during the renewal would keep the client alive after its last user.
             drop(shared);
             if is_other || is_due {
                 (renewed, is_refused) = (Instant::now(), false);
@@ -143,7 +147,7 @@ impl Keeper {
                 made(&self.server, access, &self.own).await
             }
             Err(error) => {
-                // A file that is being written now is read when it changes again.
+                // A file that is still being written is read again when it changes.
                 self.stamps = stamps(&self.files);
                 Err(error)
             }
@@ -162,6 +166,7 @@ impl Keeper {
                         "credentials could not be reloaded; keeping the current ones"
                     );
                 }
+                // A client that worked stays in use: its certificate may still be valid.
                 if let Err(why) = &mut *shared.current() {
                     why.clone_from(&error);
                 }
@@ -171,7 +176,7 @@ impl Keeper {
     }
 }
 
-/// A credential plugin may take its time: in a thread of its own.
+/// Builds a client in a thread of its own, as a credential plugin may block.
 async fn made(server: &Server, access: Access, own: &Own) -> Result<Stack, ClientError> {
     let own = own.clone();
     let made = spawn_blocking(move || stack(&access, own)).await?;
@@ -184,7 +189,7 @@ async fn made(server: &Server, access: Access, own: &Own) -> Result<Stack, Clien
     })
 }
 
-/// Says which way is used.
+/// Logs the server and the proxy in use.
 fn tell(access: &Access) {
     let server = &access.config.cluster_url;
     if let Some(proxy) = &access.proxy {
@@ -202,10 +207,11 @@ fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
     files.iter().map(stamp).collect()
 }
 
-/// Whether TLS says no: a certificate of either end is not taken.
+/// Reports whether the error is one of TLS: one end rejects the certificate of the other.
 fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
+        // rustls reports its errors inside an I/O error of this kind.
         let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
         if kind == Some(io::ErrorKind::InvalidData) {
             return true;

@@ -1,44 +1,45 @@
-//! Requests for lists and watches.
+//! The requests for lists and watches.
 
 use axum::http::Request;
 use kube::client::Body;
 
 use super::version::Version;
 
-/// Objects of one page of a list.
+/// The number of objects per page of a list.
 const PAGE: &str = "500";
 
-/// A request for a list, or for a part of it.
+/// A request for a list or a part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     First,
-    /// The one that this token of the page before leads to (`continue`).
+    /// The page that follows from this token (`continue`) of the page before.
     Later(String),
-    /// The list in one piece: its pages were forgotten before they were all read.
+    /// The list in one piece, because its pages expired before all were read.
     Whole,
 }
 
 impl Page {
-    /// Pages before it were read.
+    /// Reports whether pages before this one were read.
     pub(super) const fn is_later(&self) -> bool {
         matches!(self, Self::Later(_))
     }
 }
 
-/// The query for objects of one kind.
+/// The selection of objects of one kind.
 #[derive(Clone, Debug)]
 pub(super) struct Selection {
-    /// Path of the resource.
+    /// The path of the resource.
     pub(super) path: &'static str,
-    /// Selector of labels.
+    /// The label selector in the notation of the API; `None` selects all.
     pub(super) labels: Option<String>,
-    /// Selector of fields.
+    /// The field selector in the notation of the API; `None` selects all.
     pub(super) fields: Option<String>,
 }
 
 impl Selection {
-    /// A part of a list, the first one not older than `bound`. Without a bound
-    /// it is what the store holds now; `any` takes what the server has at hand.
+    /// Returns the request of a part of a list. The first part is not older than `bound`.
+    ///
+    /// Without a bound it is what the store holds now; with `any` it may come from the server's cache.
     pub(super) fn page(&self, bound: Option<&Version>, any: bool, page: &Page) -> String {
         let version = bound.map(Version::text).or_else(|| any.then_some("0"));
         let mut parts = Vec::new();
@@ -46,6 +47,7 @@ impl Selection {
             parts.push(("limit", PAGE));
         }
         if let Page::Later(token) = page {
+            // The token contains the version; the server refuses a request with both.
             parts.push(("continue", token));
         } else if let Some(version) = version {
             parts.extend([("resourceVersion", version), ("resourceVersionMatch", "NotOlderThan")]);
@@ -53,7 +55,8 @@ impl Selection {
         self.query(&parts)
     }
 
-    /// A watch that begins with the whole list, not older than `bound`; without a bound it is what the store holds now.
+    /// Returns the request of a watch that begins with the whole list, not older than `bound`. Without a bound the list
+    /// is what the store holds now.
     pub(super) fn stream(&self, bound: Option<&Version>, seconds: &str) -> String {
         let mut parts = vec![
             ("watch", "true"),
@@ -66,12 +69,12 @@ impl Selection {
         self.query(&parts)
     }
 
-    /// One object of what the store holds now, for the version of the list around it.
+    /// Returns the request of one object of what the store holds now, for the version of the list around it.
     pub(super) fn probe(&self) -> String {
         self.query(&[("limit", "1")])
     }
 
-    /// A watch from a place on.
+    /// Returns the request of a watch from a position.
     pub(super) fn watch(&self, from: &Version, seconds: &str) -> String {
         self.query(&[
             ("watch", "true"),
@@ -92,7 +95,7 @@ impl Selection {
     }
 }
 
-/// The request of an address.
+/// Makes the HTTP request for an address.
 pub(super) fn get(address: &str) -> Result<Request<Body>, axum::http::Error> {
     Request::get(address).header("Accept", "application/json").body(Body::empty())
 }

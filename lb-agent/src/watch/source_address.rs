@@ -1,7 +1,8 @@
 //! A connection that ends when this host loses its source address.
 //!
-//! The kernel keeps such a connection until timers give it up, and nothing arrives on it meanwhile. Only an address
-//! that the node's list had, and has no more, ends one: loopback's network has addresses that no list names.
+//! The kernel keeps such a connection until its timers expire, and nothing arrives on it meanwhile. Only an address
+//! that was in the node's list and left it ends a connection: some addresses, such as those of the loopback network,
+//! are in no list.
 
 use std::future::pending;
 use std::io::{self, ErrorKind, IoSlice};
@@ -18,13 +19,13 @@ use tokio::sync::watch::Receiver;
 
 use crate::node::watch::Shown;
 
-/// The addresses of this host as they change; `None` where nobody follows them.
+/// The addresses of this host as they change; `None` if they are not followed.
 pub type Own = Option<Receiver<Shown>>;
 
 /// A TCP connection that fails once its source address has left this host.
 pub(super) struct Sourced {
     stream: TokioIo<TcpStream>,
-    /// Ends when the address is gone.
+    /// Ready when the address is gone.
     gone: BoxFuture<'static, ()>,
     is_gone: bool,
 }
@@ -48,7 +49,7 @@ impl Sourced {
     }
 }
 
-/// Waits until the host had the address and has it no more.
+/// Waits until the host has had the address and lost it.
 async fn gone(source: IpAddr, mut own: Receiver<Shown>) {
     let mut was_own = false;
     loop {
@@ -62,7 +63,7 @@ async fn gone(source: IpAddr, mut own: Receiver<Shown>) {
         }
         was_own |= is_own;
         if own.changed().await.is_err() {
-            // Nobody follows addresses any more.
+            // The addresses are no longer followed.
             return pending().await;
         }
     }
@@ -80,7 +81,7 @@ impl Read for Sourced {
         cx: &mut Context<'_>,
         buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        // Hyper reads at all times, also while nothing is asked: it is woken here.
+        // Hyper reads at all times, also on an idle connection, so this poll wakes it.
         self.check(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }

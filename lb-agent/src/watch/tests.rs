@@ -1,4 +1,4 @@
-//! Scenarios against a scripted server: what is asked, and what is reported.
+//! Scenarios with a scripted server: the requests, and the events that follow.
 
 mod odd;
 mod pages;
@@ -60,7 +60,7 @@ fn run_at(script: Script, service_proxy_name: Option<&str>, list: ListMode, pace
 }
 
 impl Run {
-    /// The next events of a kind, as words.
+    /// Returns the next events of a kind as text.
     async fn events(&mut self, kind: Kind, count: usize) -> Vec<String> {
         let mut found = Vec::new();
         while found.len() < count {
@@ -154,7 +154,7 @@ async fn a_server_that_cannot_stream_or_filter_is_asked_for_less() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::Streaming);
-    // A list at once begins before it is asked for: the refused one too.
+    // A list in pages begins before its request, so the refused one begins, too.
     assert_eq!(run.events(Kind::Service, 4).await, ["list", "list", "+a", "synced"]);
     assert_eq!(run.view.oldest(), None);
 }
@@ -242,7 +242,7 @@ async fn while_the_server_is_away_the_view_says_so_and_recovers() {
     run.until("fresh", |run| run.view.oldest().is_none()).await;
 }
 
-/// A token that ran out before its successor was read: nothing that is known is taken back.
+/// A token that expired before its successor was read: nothing known is withdrawn.
 #[tokio::test]
 async fn a_token_that_is_refused_for_a_while_costs_no_object() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
@@ -257,7 +257,7 @@ async fn a_token_that_is_refused_for_a_while_costs_no_object() {
     run.until("fresh", |run| run.view.oldest().is_none()).await;
 }
 
-/// A server that starts again refuses everybody until it has read who may what: the Node it told of is still there.
+/// A restarted server refuses all clients until it has read its rules: the reported Node still exists.
 #[tokio::test]
 async fn a_list_that_is_refused_later_takes_nothing_back() {
     for code in [401, 403] {

@@ -1,11 +1,11 @@
-//! Objects that cannot be read: by name, with the reason, for status, the log and Events.
+//! The objects that cannot be read: by name, with the reason, for status, log and Events.
 
 use std::collections::BTreeMap;
 
 use crate::snapshot::object::Identifiers;
 use crate::snapshot::{Finding, Findings, Kind, ViewHealth};
 
-/// Names that the log tells of one list; status counts all.
+/// The number of names per list that are logged; status counts all.
 const NAMED: usize = 20;
 
 /// The objects of one kind that cannot be read now.
@@ -14,18 +14,18 @@ pub(super) struct Unread {
     kind: Kind,
     view: ViewHealth,
     by_name: BTreeMap<(String, String), Finding>,
-    /// Those of the list that is being read; nothing outside of one.
+    /// Those of the current list; `None` outside of a list.
     listed: Option<BTreeMap<(String, String), Finding>>,
     logged: usize,
 }
 
 impl Unread {
-    /// None yet.
+    /// Makes an empty collection.
     pub(super) const fn new(kind: Kind, view: ViewHealth) -> Self {
         Self { kind, view, by_name: BTreeMap::new(), listed: None, logged: 0 }
     }
 
-    /// A list begins.
+    /// Notes that a list begins, which is compared with this one at its end.
     pub(super) fn began(&mut self) {
         (self.listed, self.logged) = (Some(BTreeMap::new()), 0);
     }
@@ -42,7 +42,7 @@ impl Unread {
         self.logged = 0;
     }
 
-    /// This object cannot be read.
+    /// Notes that an object cannot be read.
     pub(super) fn add(&mut self, who: &Identifiers, reason: &serde_json::Error) {
         let mut findings = Findings::of(self.kind.name(), &who.namespace, &who.name);
         findings.wrong(
@@ -70,7 +70,7 @@ impl Unread {
         }
     }
 
-    /// An object could be read, or is gone.
+    /// Notes that an object could be read or is gone.
     pub(super) fn remove(&mut self, namespace: &str, name: &str) {
         if self.by_name.is_empty() {
             return;
@@ -86,7 +86,7 @@ impl Unread {
     }
 }
 
-/// The text of a serde error without the column, which another field may move.
+/// Returns the text of a serde error without the column, which changes when other fields change.
 fn text(error: &serde_json::Error) -> String {
     let text = error.to_string();
     text.split(" at line ").next().unwrap_or_default().to_owned()

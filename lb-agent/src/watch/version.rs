@@ -1,21 +1,21 @@
-//! Resource versions: how new what we know is.
+//! Resource versions: they tell how recent the known state is.
 
-/// A resource version. Kubernetes lets clients compare them as numbers; one that is none is only passed on.
+/// A resource version. Kubernetes lets clients compare them as numbers. One that is not a number is only passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Version(String);
 
 impl Version {
-    /// The version of an object or a list; `None` where there is none.
+    /// Returns the version of an object or list; `None` if it is empty.
     pub(super) fn of(text: &str) -> Option<Self> {
         (!text.is_empty()).then(|| Self(text.to_owned()))
     }
 
-    /// As the server wrote it.
+    /// Returns the text as the server wrote it.
     pub(super) fn text(&self) -> &str {
         &self.0
     }
 
-    /// Whether this is certainly older than another.
+    /// Reports whether this is certainly older than another version.
     pub(super) fn is_older_than(&self, other: &Self) -> bool {
         self.number().zip(other.number()).is_some_and(|(this, other)| this < other)
     }
@@ -25,49 +25,49 @@ impl Version {
     }
 }
 
-/// The newest version that was seen of a kind, and whether it binds the next list.
+/// The newest version seen of a kind, and whether the next list must be at least as new.
 #[derive(Debug, Default)]
 pub(super) struct Newest {
     version: Option<Version>,
-    /// The server cannot give what we know, or has gone back: the next list is whatever it holds now.
+    /// The server cannot provide the known state, or has gone back: the next list is whatever it holds now.
     is_void: bool,
 }
 
 impl Newest {
-    /// This was seen.
+    /// Notes a version that was seen.
     pub(super) fn note(&mut self, seen: &Version) {
         if !self.version.as_ref().is_some_and(|newest| seen.is_older_than(newest)) {
             self.version = Some(seen.clone());
         }
     }
 
-    /// The next list may not be older than this.
+    /// Returns the version that the next list must not be older than.
     pub(super) fn bound(&self) -> Option<&Version> {
         self.version.as_ref().filter(|_| !self.is_void)
     }
 
-    /// Whether nothing was seen yet.
+    /// Reports whether no version was seen yet.
     pub(super) const fn is_unknown(&self) -> bool {
         self.version.is_none()
     }
 
-    /// Whether this shows that the server's state is older than what it told before.
+    /// Reports whether this shows that the server's state is older than what it sent before.
     pub(super) fn is_newer_than(&self, seen: &Version) -> bool {
         self.version.as_ref().is_some_and(|newest| seen.is_older_than(newest))
     }
 
-    /// The newest version seen so far.
+    /// Returns the newest version seen.
     pub(super) const fn version(&self) -> Option<&Version> {
         self.version.as_ref()
     }
 
-    /// The next list may be of any age, as long as it is what the server holds now.
+    /// Allows the next list to have any age, as long as it is the server's current state.
     pub(super) const fn leave(&mut self) {
         self.is_void = true;
     }
 
-    /// A list of this version is complete. Says whether it is older than what was known, which is taken only after
-    /// [`Newest::leave`]; `Err` where it is not taken.
+    /// Notes that a list of this version is complete. Returns whether it is older than the known state, which is
+    /// accepted only after [`Newest::leave`]. Fails if it is not accepted.
     pub(super) fn list(&mut self, version: &Version) -> Result<bool, ()> {
         let went_back = self.is_newer_than(version);
         if went_back && !self.is_void {

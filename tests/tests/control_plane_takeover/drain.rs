@@ -28,9 +28,9 @@ impl Drain {
         let log = node.directory().join("drain.log");
         let program = agent.beside(&["cleanup", "--drain", "--after-rules"], &log)?;
         let drain = Self { program, log };
-        wait_until_ok(SOON, "every flow is written down", || {
+        wait_until_ok(SOON, "every flow is reserved", || {
             let said = drain.said()?;
-            ensure!(said.contains("every flow is written down"), "{said}");
+            ensure!(said.contains("every flow is reserved"), "{said}");
             Ok(())
         })?;
         Ok(drain)

@@ -1,4 +1,4 @@
-//! Three fixed roles: who asks, and whether they may.
+//! Access control: three fixed roles, and the requests that each may make.
 
 use hyper::header;
 use hyper::http::request::Parts;
@@ -10,11 +10,11 @@ use super::target::{Target, Verb};
 /// The client, by its role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Identity {
-    /// May do everything.
+    /// May do everything, as `cluster-admin` may.
     Admin,
     /// The agent of a node: reads, writes Events, the Lease and the status of its own Node, and the status of Pods.
     Node(String),
-    /// May only read.
+    /// May get, list and watch every kind.
     Reader,
 }
 
@@ -44,8 +44,9 @@ impl Identity {
         }
     }
 
-    /// Reports whether this may be done.
+    /// Reports whether the role may apply `verb` to a resource or subresource. `name` is empty for a collection.
     pub(crate) fn may(&self, verb: &str, (resource, sub): (&str, &str), name: &str) -> bool {
+        // All roles may read everything. A node may write events, leases, and the status of itself and of pods.
         let reads = matches!(verb, "get" | "list" | "watch");
         let asks = resource == "selfsubjectaccessreviews" && verb == "create";
         match self {
@@ -65,7 +66,7 @@ impl Identity {
     }
 }
 
-/// Returns who asks: as the listener or this process says, else by the token.
+/// Returns the client: the identity that the listener or this process attached, else the owner of the token.
 pub(crate) fn identity(server: &Server, parts: &Parts) -> Result<Identity, Failure> {
     if let Some(identity) = parts.extensions.get::<Identity>() {
         return Ok(identity.clone());

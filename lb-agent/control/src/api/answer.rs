@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::failure::Failure;
 use super::form::Form;
 
-/// A response: code and body.
+/// A response: HTTP status code, media type and body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) code: u16,
@@ -20,7 +20,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// An answer in JSON.
+    /// Makes an answer in JSON.
     pub(crate) fn json(code: u16, bytes: impl Into<Body>) -> Self {
         Self { code, media: "application/json", body: bytes.into(), warnings: Vec::new() }
     }
@@ -30,7 +30,7 @@ impl Answer {
         Self { code: 200, media, body: text.into(), warnings: Vec::new() }
     }
 
-    /// A value in the notation that is wanted.
+    /// Makes an answer in the notation that the client accepts, JSON or YAML.
     pub(crate) fn value(code: u16, value: &Value, form: Form) -> Self {
         if form.is_yaml {
             let text = serde_saphyr::to_string(value).unwrap_or_default();
@@ -58,6 +58,7 @@ impl IntoResponse for Answer {
             [(header::CONTENT_TYPE, self.media), (header::CACHE_CONTROL, "no-cache, private")];
         headers.extend(fixed.map(|(name, value)| (name, header::HeaderValue::from_static(value))));
         for warning in &self.warnings {
+            // A quoted string of HTTP (RFC 9110 5.6.4); 299 is the code for warnings that persist.
             let text = warning.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = format!("299 - \"{text}\"").parse::<header::HeaderValue>() {
                 let _: bool = headers.append(header::WARNING, value);

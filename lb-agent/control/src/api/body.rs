@@ -9,7 +9,7 @@ use super::query::Validation;
 use crate::kind::{KINDS, Kind};
 use crate::schema::{self, Parsed};
 
-/// An object as it was sent, of known fields only.
+/// An object as the client sent it, reduced to the fields that its kind has.
 #[derive(Debug)]
 pub(crate) struct Sent {
     pub(crate) value: Value,
@@ -24,7 +24,8 @@ pub(crate) fn media(parts: &Parts) -> &str {
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 
-/// Reads an object of this kind.
+/// Reads an object of this kind. Errors use upstream's words: another kind, a syntax error, or unknown fields under
+/// `Strict`.
 pub(crate) fn object(
     parts: &Parts,
     bytes: &[u8],
@@ -33,6 +34,7 @@ pub(crate) fn object(
 ) -> Result<Sent, Failure> {
     let (parsed, api_version, name) = read(parts, bytes, kind.type_name)?;
     let text = |name: &str| parsed.value.get(name).and_then(Value::as_str).unwrap_or_default();
+    // A protobuf envelope carries version and kind outside of the object; JSON and YAML have them as fields.
     let api_version =
         if api_version.is_empty() { text("apiVersion").to_owned() } else { api_version };
     let name = if name.is_empty() { text("kind").to_owned() } else { name };
@@ -53,7 +55,7 @@ pub(crate) fn object(
     known(&parsed, kind, validation)
 }
 
-/// Reads a body of a type that is no resource.
+/// Reads a body of a type that is no resource, such as `DeleteOptions`.
 pub(crate) fn plain(parts: &Parts, bytes: &[u8], type_name: &str) -> Result<Value, Failure> {
     let (parsed, ..) = read(parts, bytes, type_name)?;
     let decoded = schema::decode(type_name, &parsed.value).map_err(Failure::bad_request)?;
@@ -88,7 +90,7 @@ fn read(parts: &Parts, bytes: &[u8], type_name: &str) -> Result<(Parsed, String,
     Ok((parsed.map_err(wrong)?, String::new(), String::new()))
 }
 
-/// Drops what the kind does not know, and says so as strictly as was asked.
+/// Drops the fields that the kind does not have. They become warnings, or an error under `fieldValidation=Strict`.
 pub(crate) fn known(parsed: &Parsed, kind: &Kind, validation: Validation) -> Result<Sent, Failure> {
     let decoded = schema::decode(kind.type_name, &parsed.value).map_err(|error| {
         let name = kind.kind;

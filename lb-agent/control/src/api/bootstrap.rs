@@ -10,7 +10,7 @@ use crate::store::{Key, Transaction};
 
 const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-node-lease"];
 
-/// Makes what is missing.
+/// Creates the objects that are missing; objects that exist are left as they are.
 pub async fn bootstrap(server: &Server, port: u16) -> Result<(), Failure> {
     let ranges = server.ranges.clone();
     let work = move |transaction: &mut Transaction<'_>| {
@@ -19,6 +19,7 @@ pub async fn bootstrap(server: &Server, port: u16) -> Result<(), Failure> {
             let (namespace, ranges) = (namespace.to_owned(), ranges.clone());
             Ok::<_, Failure>(Wish { kind, namespace, is_dry: false, is_status: false, ranges })
         };
+        // Namespaces first, because the Service is created in one.
         for name in NAMESPACES {
             ensure(transaction, &wish("namespaces", "", "")?, name, json!({}))?;
         }
@@ -26,6 +27,7 @@ pub async fn bootstrap(server: &Server, port: u16) -> Result<(), Failure> {
         let ready = json!({"type": "Ready", "status": "True", "reason": "", "lastTransitionTime": crate::schema::now(),
             "message": "Kubernetes Service CIDR is ready"});
         let range = json!({"spec": {"cidrs": cidrs}, "status": {"conditions": [ready]}});
+        // The range before the Service, whose address it contains.
         ensure(transaction, &wish("servicecidrs", "networking.k8s.io", "")?, "kubernetes", range)?;
         let service = json!({
             "metadata": {"labels": {"component": "apiserver", "provider": "kubernetes"}},

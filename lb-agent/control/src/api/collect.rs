@@ -1,4 +1,4 @@
-//! Deletion of all objects that match.
+//! Deletion of a collection: all objects that match the selectors.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use super::target::Target;
 use super::{Server, table};
 use crate::store::Object;
 
-/// Answers with the list of what was deleted.
+/// Answers with the list of deleted objects.
 pub(crate) async fn delete(
     server: &Server,
     parts: &Parts,
@@ -28,6 +28,7 @@ pub(crate) async fn delete(
     let selector = Selector::of(&query, target.kind)?;
     let options = Options::of(parts, &bytes)?;
     let wish = Wish::new(server, &target, options.is_dry);
+    // One transaction: no object that matches can be created between the list and the deletions.
     let ended = server.store.write(move |transaction| {
         let all = transaction.list(wish.kind.resource, Some(&wish.namespace));
         let matching = all.iter().filter(|it| selector.matches(it));

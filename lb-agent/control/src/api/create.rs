@@ -37,7 +37,7 @@ impl Wish {
     }
 }
 
-/// The result of a write.
+/// The result of a write: the object, the warnings for the client, and whether the object is new.
 #[derive(Debug)]
 pub(crate) struct Made {
     pub(crate) object: Arc<Object>,
@@ -55,6 +55,7 @@ pub(crate) async fn create(
     let Write { form, query, validation, wish } =
         Write::of(server, parts, &target, "CreateOptions")?;
     let sent = body::object(parts, &bytes, target.kind, validation)?;
+    // Converted to the stored form before the rules see it.
     let value = rules::kept_form(target.kind, sent.value);
     let made = server.store.write(move |it| make(it, &wish, value)).await?;
     let made = made.map_err(|it| it.warned(&sent.warnings))?;
@@ -62,12 +63,12 @@ pub(crate) async fn create(
     Ok(list::one(201, &made.object, &target, form, &query).with_warnings(warnings))
 }
 
-/// A random number below another one.
+/// Returns a random number from 0 to `most - 1`.
 pub(crate) fn dice(most: u64) -> u64 {
     fastrand::u64(..most)
 }
 
-/// Makes an object that is not there.
+/// Creates an object, or fails if the name is in use.
 pub(crate) fn make(
     transaction: &mut Transaction<'_>,
     wish: &Wish,
@@ -78,7 +79,7 @@ pub(crate) fn make(
     ensure_namespace(transaction, wish, name_of(&value))?;
     let generated = text(&value, "generateName").to_owned();
     if name_of(&value).is_empty() && !generated.is_empty() {
-        // Tried again where somebody has the name; upstream gives up after eight, too.
+        // `generateName` retries taken names; upstream gives up after eight attempts as well.
         let mut names = (0..8).map(|_| generate(&generated));
         let is_free = |it: &String| transaction.get(&wish.key(it)).is_none();
         let name = names.find(is_free).unwrap_or_else(|| generate(&generated));
@@ -99,7 +100,7 @@ pub(crate) fn make(
     Ok(Made { object, warnings, is_new: true })
 }
 
-/// Writes what the rules made of an object, unless nothing shall be kept.
+/// Writes the object that the rules returned, with its bookings; a dry run writes nothing.
 pub(crate) fn keep(
     transaction: &mut Transaction<'_>,
     wish: &Wish,
@@ -110,17 +111,18 @@ pub(crate) fn keep(
         return Arc::new(Object::shown(key, &ruled.value));
     }
     if let Some(decision) = &ruled.decision {
+        // The bookings are part of the same transaction, so that no address is booked without its Service.
         transaction.book(decision);
         rules::addresses::keep(transaction, decision);
     }
     transaction.put(key, ruled.value)
 }
 
-/// Namespace, identity and time of a new object.
+/// Sets namespace, UID and creation time of a new object.
 fn begin(value: &mut Value, wish: &Wish) -> Result<(), Failure> {
     place(value, wish)?;
     if !text(value, "resourceVersion").is_empty() {
-        // Upstream: 500.
+        // Upstream answers 500 here; the client is at fault, so this answers 400.
         return Err(Failure::bad_request(
             "resourceVersion should not be set on objects to be created",
         ));
@@ -134,7 +136,7 @@ fn begin(value: &mut Value, wish: &Wish) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An object lies where its path says.
+/// Checks that an object lies where the request's path says, and fills in its namespace.
 pub(crate) fn place(value: &mut Value, wish: &Wish) -> Result<(), Failure> {
     let given = text(value, "namespace").to_owned();
     if given.is_empty() && wish.kind.is_namespaced {
@@ -154,6 +156,7 @@ fn ensure_namespace(transaction: &Transaction<'_>, wish: &Wish, name: &str) -> R
     let namespaces = Kind::find("", "namespaces").ok_or_else(Failure::no_path)?;
     let namespace = transaction.get(&Key::new("namespaces", "", &wish.namespace));
     let namespace = namespace.ok_or_else(|| Failure::not_found(namespaces, &wish.namespace))?;
+    // An object created now could be left over when the namespace is gone.
     if namespace.value().pointer("/metadata/deletionTimestamp").is_none() {
         return Ok(());
     }
@@ -163,7 +166,8 @@ fn ensure_namespace(transaction: &Transaction<'_>, wish: &Wish, name: &str) -> R
     Err(Failure::forbidden(wish.kind, name, &why))
 }
 
-/// Five characters that make no words.
+/// Appends five random characters to at most 58 of `prefix`, as upstream's name generator does: 63 is the longest
+/// label, and the alphabet forms no words.
 fn generate(prefix: &str) -> String {
     let alphabet: Vec<char> = "bcdfghjklmnpqrstvwxz2456789".chars().collect();
     let end: String = (0..5).filter_map(|_| fastrand::choice(&alphabet)).collect();
@@ -171,7 +175,7 @@ fn generate(prefix: &str) -> String {
     format!("{prefix}{end}")
 }
 
-/// A random identity as RFC 4122 writes it (version 4).
+/// Returns a random UUID (RFC 4122, version 4).
 pub(crate) fn uid() -> String {
     let bits = (fastrand::u128(..) & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
     let hex = format!("{bits:032x}");
@@ -179,7 +183,7 @@ pub(crate) fn uid() -> String {
     [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
 }
 
-/// A text of an object's metadata, empty where it is not set.
+/// Returns a text field of an object's metadata; empty if it is not set.
 pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
     value.pointer(&format!("/metadata/{field}")).and_then(Value::as_str).unwrap_or_default()
 }
@@ -188,7 +192,7 @@ pub(crate) fn name_of(value: &Value) -> &str {
     text(value, "name")
 }
 
-/// Sets a field of an object's metadata; null removes it.
+/// Sets a field of an object's metadata; null removes the field.
 pub(crate) fn set(value: &mut Value, field: &str, to: Value) {
     let Some(object) = value.as_object_mut() else { return };
     let metadata = object.entry("metadata").or_insert_with(|| Map::new().into());

@@ -1,4 +1,4 @@
-//! Deletion: at once, or once the last finalizer has gone.
+//! Deletion: at once, or as soon as the last finalizer is removed.
 
 use std::sync::Arc;
 
@@ -38,6 +38,7 @@ impl Options {
         options.revision = text("/preconditions/resourceVersion");
         let dry = given.get("dryRun").and_then(Value::as_array);
         let dry: Vec<&str> = dry.into_iter().flatten().filter_map(Value::as_str).collect();
+        // Both the query and the body can request a dry run.
         options.is_dry |= query::dry(&dry, "DeleteOptions")?;
         Ok(options)
     }
@@ -63,7 +64,7 @@ impl Options {
     }
 }
 
-/// Answers with the object that was, or that stays until its finalizers have gone.
+/// Answers with the deleted object, or with the object that remains until its finalizers are removed.
 pub(crate) async fn delete(
     server: &Server,
     parts: &Parts,
@@ -84,6 +85,7 @@ pub(crate) async fn delete(
         })
         .await??;
     let kind = target.kind;
+    // Upstream answers with the object for these kinds, and with a Status for the others.
     if stays || matches!(kind.resource, "services" | "pods" | "namespaces") {
         return Ok(list::one(200, &object, &target, form, &query));
     }
@@ -95,7 +97,7 @@ pub(crate) async fn delete(
     Ok(Answer::value(200, &status, form))
 }
 
-/// Ends an object; returns it and whether it stays for its finalizers.
+/// Deletes an object. Returns it, and whether it remains because of finalizers or, for a namespace, its content.
 pub(crate) fn end(
     transaction: &mut Transaction<'_>,
     kind: &Kind,
@@ -104,6 +106,7 @@ pub(crate) fn end(
 ) -> (Arc<Object>, bool) {
     let mut value = object.value();
     let has_finalizers = !value.pointer("/metadata/finalizers").is_none_or(schema::is_zero);
+    // A dry run must not delete the content of a namespace to learn whether it is empty.
     let has_content =
         kind.resource == "namespaces" && !is_dry && !empty(transaction, &object.key.name);
     if has_finalizers || has_content {
@@ -126,12 +129,12 @@ pub(crate) fn end(
     (Arc::clone(object), false)
 }
 
-/// Deletes what lives in a namespace; reports whether nothing is left.
+/// Deletes the objects in a namespace; reports whether none is left.
 fn empty(transaction: &mut Transaction<'_>, namespace: &str) -> bool {
     let mut is_empty = true;
     for kind in KINDS.iter().filter(|it| it.is_namespaced && it.group != "events.k8s.io") {
         for object in transaction.list(kind.resource, Some(namespace)) {
-            // Slices may have gone with their Service.
+            // A slice may have been deleted with its Service earlier in this loop.
             if transaction.get(&object.key).is_some() {
                 let (_, stays) = end(transaction, kind, &object, false);
                 is_empty &= !stays;
@@ -141,9 +144,9 @@ fn empty(transaction: &mut Transaction<'_>, namespace: &str) -> bool {
     is_empty
 }
 
-/// Removes an object with what it books and owns, and a namespace that waited for it.
+/// Removes an object with its bookings and the slices it owns, and its namespace if that waited for this object.
 ///
-/// `last` is its last state, where that is another than what is kept.
+/// `last` is the final state that watches see, if it differs from the stored one.
 pub(crate) fn remove(transaction: &mut Transaction<'_>, key: &Key, last: Option<Value>) {
     let Some(last) = transaction.end(key, last) else { return };
     let value = last.value();
@@ -156,6 +159,7 @@ pub(crate) fn remove(transaction: &mut Transaction<'_>, key: &Key, last: Option<
         let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
         owners.into_iter().flatten().any(|it| it.get("uid").and_then(Value::as_str) == Some(uid))
     };
+    // The garbage collector of upstream's controller manager removes owned objects; no such controller runs here.
     if matches!(key.resource.as_str(), "services" | "pods" | "nodes") {
         let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
         let slices = transaction.list("endpointslices", namespace);
@@ -166,6 +170,7 @@ pub(crate) fn remove(transaction: &mut Transaction<'_>, key: &Key, last: Option<
     if !key.namespace.is_empty() {
         let namespace = Key::new("namespaces", "", &key.namespace);
         let is_waiting = |it: &Arc<Object>| !text(&it.value(), "deletionTimestamp").is_empty();
+        // A namespace that is being deleted disappears with its last object.
         let mut kept = KINDS.iter().filter(|it| it.is_namespaced);
         if transaction.get(&namespace).is_some_and(|it| is_waiting(&it))
             && kept.all(|it| transaction.list(it.resource, Some(&key.namespace)).is_empty())

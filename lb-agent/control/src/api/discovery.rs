@@ -1,4 +1,4 @@
-//! Discovery: the served resources, for clients that ask before they begin.
+//! Discovery: the served resources, for clients that read them before their first request.
 
 use hyper::header;
 use hyper::http::request::Parts;
@@ -11,10 +11,10 @@ use super::openapi;
 use crate::kind::{KINDS, Kind};
 
 const JSON: Form = Form { shape: Shape::Whole, is_yaml: false };
-/// The release of Kubernetes whose behaviour is followed.
+/// The release of Kubernetes whose behaviour this API follows.
 const VERSION: &str = "v1.36.3";
 
-/// Health and version, which anybody may ask.
+/// Answers requests for health and version, which need no identity.
 pub(crate) fn open(parts: &Parts) -> Option<Answer> {
     match parts.uri.path() {
         "/healthz" | "/livez" | "/readyz" => Some(Answer::text("ok")),
@@ -38,7 +38,7 @@ const GROUPS: [&str; 5] = [
     "networking.k8s.io",
 ];
 
-/// Groups, their resources, and their fields.
+/// Answers requests for groups, their resources and their fields.
 pub(crate) fn discover(parts: &Parts) -> Result<Option<Answer>, Failure> {
     let path = parts.uri.path().trim_end_matches('/');
     let words: Vec<&str> = path.trim_start_matches('/').split('/').collect();
@@ -71,6 +71,7 @@ pub(crate) fn discover(parts: &Parts) -> Result<Option<Answer>, Failure> {
         ["openapi", "v3", "apis", name, "v1"] if GROUPS.contains(name) => openapi::document(name),
         _ => return Ok(None),
     };
+    // Only after the path is known: an unknown path is 404 for every method.
     if parts.method != hyper::Method::GET && parts.method != hyper::Method::HEAD {
         return Err(Failure::method_not_allowed());
     }
@@ -101,7 +102,7 @@ fn of_group(group: &str) -> impl Iterator<Item = &'static Kind> {
     KINDS.iter().filter(move |it| it.group == group)
 }
 
-/// One that is asked and not kept.
+/// A resource that is only evaluated and never stored.
 const REVIEWS: (&str, &str) = ("selfsubjectaccessreviews", "SelfSubjectAccessReview");
 
 fn resources(group: &str) -> Value {
@@ -120,6 +121,7 @@ fn resources(group: &str) -> Value {
             }
         }
         all.push(one);
+        // Subresources are listed as resources of their own, with a slash in the name.
         if kind.has_status && kind.is_writable {
             all.push(json!({
                 "name": format!("{}/status", kind.resource), "singularName": "", "kind": kind.kind,

@@ -7,18 +7,18 @@ use crate::kind::Kind;
 use crate::service::Refusal;
 use crate::store;
 
-/// A request that was not followed.
+/// A request that failed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
-    /// The status code of HTTP.
+    /// The HTTP status code.
     pub code: u16,
-    /// One word for programs.
+    /// The `reason` of the `Status` object: one word for programs, such as `NotFound`.
     pub reason: &'static str,
     /// A sentence for people.
     pub message: String,
-    /// Which object, and why.
+    /// The `details` of the `Status` object: the object concerned, and the causes.
     pub details: Map<String, Value>,
-    /// Further warnings.
+    /// Warnings that the client gets with the failure.
     pub warnings: Vec<String>,
 }
 
@@ -36,7 +36,7 @@ impl Failure {
         self
     }
 
-    /// Adds what the body was warned of: it is told whatever becomes of the request.
+    /// Adds the warnings about the body: the client gets them whether or not the request succeeds.
     pub(crate) fn warned(mut self, warnings: &[String]) -> Self {
         self.warnings.extend_from_slice(warnings);
         self
@@ -86,7 +86,7 @@ impl Failure {
         Self::invalid_of((kind.group, kind.kind), name, causes)
     }
 
-    /// A fault of something that is no resource, such as the options of a request.
+    /// Makes a failure about a type that is no resource, such as the options of a request.
     pub(crate) fn invalid_of((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
         let whole = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let message = format!("{whole} {name:?} is invalid: {}", sentence(causes));
@@ -94,6 +94,7 @@ impl Failure {
             .iter()
             .map(|it| json!({"reason": it.reason.word(), "message": it.message, "field": it.field}))
             .collect();
+        // kubectl prints the message; controllers read the causes.
         let mut failure = Self::new(422, "Invalid", message).of(name, kind, group);
         drop(failure.details.insert("causes".into(), listed.into()));
         failure
@@ -117,7 +118,7 @@ impl Failure {
         Self::new(410, "Expired", message)
     }
 
-    /// A list or watch of a revision that has not been reached.
+    /// Makes a failure for a list or watch at a revision that the store has not reached.
     pub(crate) fn too_large(asked: u64, now: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {now}");
         let mut failure = Self::new(504, "Timeout", format!("Timeout: {message}"));

@@ -1,4 +1,4 @@
-//! In which form an answer is wanted.
+//! The form of an answer that the client's `Accept` header names.
 
 use hyper::header;
 use hyper::http::request::Parts;
@@ -8,15 +8,15 @@ use super::failure::Failure;
 /// The form in which an object is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
-    /// The object itself.
+    /// The object with all its fields.
     Whole,
-    /// Rows and columns for people.
+    /// Rows and columns for people (`Table`), as kubectl prints them.
     Table,
-    /// Only what it says of itself.
+    /// Only the metadata (`PartialObjectMetadata`).
     Metadata,
 }
 
-/// Shape and notation.
+/// Shape and notation of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) shape: Shape,
@@ -48,6 +48,7 @@ impl Form {
                 Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => {
                     shape = Shape::Metadata;
                 }
+                // An unknown form makes this range unusable, so that the next range of the header is tried.
                 Some(("as", _)) => is_known = false,
                 Some(("g", group)) => is_known &= group == "meta.k8s.io",
                 Some(("v", version)) => is_known &= matches!(version, "v1" | "v1beta1"),

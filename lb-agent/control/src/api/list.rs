@@ -25,7 +25,7 @@ pub(crate) fn get(server: &Server, parts: &Parts, target: &Target) -> Result<Ans
     Ok(one(200, &object, target, form, &Query::of(parts)))
 }
 
-/// One object in the form that is wanted.
+/// Makes the answer for one object in the form that the client accepts.
 pub(crate) fn one(
     code: u16,
     object: &Object,
@@ -33,6 +33,7 @@ pub(crate) fn one(
     form: Form,
     query: &Query,
 ) -> Answer {
+    // The stored bytes are the answer: the most frequent form needs neither parsing nor writing.
     if form.shape == Shape::Whole && !form.is_yaml && !table::is_translated(target.kind) {
         return Answer::json(code, object.json.clone());
     }
@@ -69,11 +70,12 @@ pub(crate) fn list(server: &Server, parts: &Parts, target: &Target) -> Result<An
     let surplus = page.limit.map_or(0, |limit| all.len().saturating_sub(limit));
     all.truncate(all.len() - surplus);
     let next = all.last().filter(|_| surplus > 0).map(|it| token(revision, &it.key));
+    // As upstream: `remainingItemCount` is omitted for lists with a selector.
     let rest = (selector.is_empty() && surplus > 0).then_some(surplus);
     Ok(render(&all, target, (form, &query), revision, (next, rest)))
 }
 
-/// A list in the form that is wanted.
+/// Makes the answer for a list in the form that the client accepts.
 fn render(
     all: &[Arc<Object>],
     target: &Target,
@@ -91,6 +93,7 @@ fn render(
     }
     let kind = target.kind;
     let metadata = Value::Object(metadata);
+    // The usual case: the stored JSON of each object is copied without being parsed.
     if form.shape == Shape::Whole && !form.is_yaml && !table::is_translated(kind) {
         return Answer::json(200, table::list_bytes(kind, all, &metadata));
     }
@@ -108,10 +111,10 @@ fn render(
     Answer::value(200, &value, form)
 }
 
-/// Which part of a list is asked for.
+/// The part of a list that the client requests.
 struct Page {
     limit: Option<usize>,
-    /// None: as it is now.
+    /// The revision of the list; `None` for the newest.
     at: Option<u64>,
     after: Option<(String, String)>,
 }
@@ -127,7 +130,7 @@ impl Page {
         check(version, matching, query.get("continue").is_some())?;
         if let Some(token) = query.get("continue") {
             let wrong =
-                || Failure::bad_request("continue key is not valid: it is none of this server");
+                || Failure::bad_request("continue key is not valid: this server did not issue it");
             let (at, namespace, name) = of_token(token).ok_or_else(wrong)?;
             return Ok(Self {
                 limit,
@@ -140,7 +143,7 @@ impl Page {
             return Err(Failure::too_large(asked, now));
         }
         let is_exact = matching == Some("Exact") && asked != now;
-        // From the server's memory, as upstream does it: whatever the limit, all of it.
+        // Upstream serves version 0 from its watch cache, which ignores the limit.
         let limit = limit.filter(|_| version != Some("0"));
         Ok(Self { limit, at: is_exact.then_some(asked), after: None })
     }
@@ -157,6 +160,7 @@ impl Page {
                 "The resourceVersion for the provided list is too old: {at} ({now})."
             ));
         };
+        // A token without a revision continues after the last key at the current state, as upstream offers it.
         let next = token_of("", namespace, name);
         let mut failure = Failure::expired(
             "The provided continue parameter is too old to display a consistent list result. You can start a new list without the continue parameter, or use the continue token in this response to retrieve the remainder of the results. Continuing with the provided token results in an inconsistent list - objects that were created, modified, or deleted between the time the first chunk was returned and now may show up in the list.",
@@ -190,7 +194,7 @@ fn check(version: Option<&str>, matching: Option<&str>, is_next: bool) -> Result
     }
 }
 
-/// Reads a revision.
+/// Reads a resource version. The error is in upstream's words.
 pub(crate) fn parse(text: &str) -> Result<u64, Failure> {
     let wrong = |_| {
         let cause = Cause::invalid("resourceVersion", text, WRONG);
@@ -203,7 +207,7 @@ fn token(revision: u64, key: &Key) -> String {
     token_of(&revision.to_string(), &key.namespace, &key.name)
 }
 
-/// Hexadecimal, so that nobody is tempted to read it.
+/// Writes a continue token. It is hexadecimal, so that clients do not read or build it.
 fn token_of(revision: &str, namespace: &str, name: &str) -> String {
     let text = format!("{revision}/{namespace}/{name}");
     crate::credentials::hex(text.as_bytes())

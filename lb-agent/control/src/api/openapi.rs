@@ -7,20 +7,20 @@ use serde_json::{Map, Value, json};
 use crate::kind::{KINDS, Kind};
 use crate::schema::{self, Kind as Type};
 
-/// The documents that there are.
+/// Returns the index of the documents, one for each API group.
 pub(crate) fn index() -> Value {
     let mut paths = Map::new();
     let groups: BTreeSet<&str> = KINDS.iter().map(|it| it.group).collect();
     for group in groups {
         let path = if group.is_empty() { "api/v1".to_owned() } else { format!("apis/{group}/v1") };
-        // Its contents change with the program only.
+        // The hash is for caches of clients: the content changes only with the program's version.
         let url = format!("/openapi/v3/{path}?hash={}", env!("CARGO_PKG_VERSION"));
         drop(paths.insert(path, json!({"serverRelativeURL": url})));
     }
     json!({"paths": paths})
 }
 
-/// The document of one group: its kinds, all types that they hold, and its paths.
+/// Returns the document of one group: its kinds, all types they contain, and its paths.
 pub(crate) fn document(group: &str) -> Value {
     let mut schemas = Map::new();
     let mut wanted: Vec<&str> = Vec::new();
@@ -30,6 +30,8 @@ pub(crate) fn document(group: &str) -> Value {
         let (path, item) = path(kind);
         drop(paths.insert(path, item));
     }
+    // Each type adds the types of its fields, until all are described. A type can contain itself, so known ones are
+    // skipped.
     while let Some(name) = wanted.pop() {
         let full = full(name);
         if !schemas.contains_key(&full) {
@@ -54,6 +56,7 @@ fn one(name: &'static str, wanted: &mut Vec<&'static str>) -> Value {
     let mut properties = Map::new();
     for field in &schema::type_of(name).fields {
         let mut property = of(&field.kind, wanted);
+        // kubectl computes strategic merge patches from these extensions.
         if let (Some(key), Some(fields)) = (&field.merge_key, property.as_object_mut()) {
             drop(fields.insert("x-kubernetes-patch-merge-key".into(), key.as_str().into()));
             let strategy = field.strategy.join(",");
@@ -95,7 +98,8 @@ fn of(kind: &'static Type, wanted: &mut Vec<&'static str>) -> Value {
     }
 }
 
-/// The path of one object; that PATCH knows `fieldValidation` tells kubectl to leave validation to us.
+/// Returns the path of one object and its operations. `fieldValidation` as a parameter of PATCH tells kubectl to leave
+/// validation to the server.
 fn path(kind: &Kind) -> (String, Value) {
     let root = if kind.group.is_empty() {
         "/api/v1".to_owned()

@@ -1,4 +1,4 @@
-//! Changes of parts of an object, in three notations.
+//! Changes of parts of an object, in three notations: JSON patch, JSON merge patch, strategic merge patch.
 
 use hyper::body::Bytes;
 use hyper::http::request::Parts;
@@ -23,7 +23,7 @@ enum Patch {
 
 const KNOWN: &str = "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
 
-/// Operations of one JSON patch at most, as upstream allows.
+/// Largest number of operations in one JSON patch; upstream has the same limit.
 const OPERATIONS: usize = 10_000;
 
 impl Patch {
@@ -40,6 +40,7 @@ impl Patch {
                     serde_json::from_value(patch.value).map_err(|error| {
                         Failure::bad_request(format!("error decoding patch: {error}"))
                     })?;
+                // A limit as upstream's, since a short patch with many copies can grow an object without end.
                 if patch.0.len() > OPERATIONS {
                     let message = format!(
                         "The allowed maximum operations in a JSON patch is {OPERATIONS}, got {}",
@@ -96,7 +97,7 @@ fn object(value: Value) -> Result<Value, Failure> {
     ))
 }
 
-/// Answers with the object as it is now.
+/// Answers with the object after the patch.
 pub(crate) async fn patch(
     server: &Server,
     parts: &Parts,
@@ -107,6 +108,7 @@ pub(crate) async fn patch(
         Write::of(server, parts, &target, "PatchOptions")?;
     let (patch, duplicates) = Patch::of(parts, &bytes)?;
     let name = target.name().to_owned();
+    // The patch is applied inside the transaction, to the object as it is then. No other write can come in between.
     let work =
         move |it: &mut Transaction<'_>| one(it, &wish, &name, (&patch, duplicates, validation));
     let (made, warnings) = server.store.write(work).await??;
@@ -124,6 +126,7 @@ fn one(
     let old = transaction.get(&wish.key(name)).ok_or_else(|| Failure::not_found(kind, name))?;
     let value = patch.apply(table::view(&old, kind), kind.type_name)?;
     let sent = body::known(&Parsed { value, duplicates }, kind, validation)?;
+    // After the patch, because the patch applies to the form that the client reads.
     let value = rules::kept_form(kind, sent.value);
     let given = text(&value, "name");
     if given != name || text(&value, "namespace") != wish.namespace {

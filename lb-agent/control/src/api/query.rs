@@ -6,11 +6,11 @@ use hyper::http::request::Parts;
 use super::failure::Failure;
 use crate::field::Cause;
 
-/// All parameters, in order.
+/// All parameters of the request, in order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query(Vec<(String, String)>);
 
-/// How strictly a body is read.
+/// How strictly unknown and duplicate fields of a body are treated (`fieldValidation`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validation {
     Ignore,
@@ -24,7 +24,7 @@ impl Query {
         Self(pairs.map(|it| it.0).unwrap_or_default())
     }
 
-    /// Returns a parameter; one that is empty is absent.
+    /// Returns a parameter. An empty one counts as absent.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         let found = self.0.iter().find(|it| it.0 == name).map(|it| it.1.as_str());
         found.filter(|it| !it.is_empty())
@@ -38,7 +38,7 @@ impl Query {
         self.get(name)?.parse().ok()
     }
 
-    /// Reports whether nothing shall be kept.
+    /// Reports whether the request is a dry run, which stores nothing. `options` names the type in error messages.
     pub(crate) fn is_dry(&self, options: &str) -> Result<bool, Failure> {
         let given: Vec<&str> =
             self.0.iter().filter(|it| it.0 == "dryRun").map(|it| it.1.as_str()).collect();
@@ -59,7 +59,7 @@ impl Query {
     }
 }
 
-/// Reads a list of what a dry run leaves out, of which there is one word.
+/// Reads the values of `dryRun`. The only valid one is `All`.
 pub(crate) fn dry(given: &[&str], options: &str) -> Result<bool, Failure> {
     match given {
         [] => Ok(false),

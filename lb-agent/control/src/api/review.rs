@@ -1,4 +1,4 @@
-//! `SelfSubjectAccessReview`: may I?
+//! `SelfSubjectAccessReview`: tells a client whether it may make a request.
 
 use hyper::http::request::Parts;
 use serde_json::{Value, json};
@@ -17,6 +17,7 @@ pub(crate) fn review(identity: &Identity, parts: &Parts, bytes: &[u8]) -> Result
         let value = spec.pointer(&format!("/resourceAttributes/{name}")).and_then(Value::as_str);
         value.unwrap_or_default()
     };
+    // A review concerns either a resource or a path; only one of them has a verb.
     let verb = match text("verb") {
         "" => {
             spec.pointer("/nonResourceAttributes/verb").and_then(Value::as_str).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The rules of each kind: what becomes of an object that is to be created or changed.
+//! The rules of each kind: defaults, validation and allocation for an object that is created or updated.
 
 use serde_json::{Map, Value, json};
 
@@ -18,7 +18,7 @@ mod slices;
 
 pub(crate) use events::translated;
 
-/// An object that satisfies its rules, and what it books.
+/// An object that satisfies the rules of its kind, and the bookings that it needs.
 #[derive(Debug)]
 pub(crate) struct Ruled {
     pub(crate) value: Value,
@@ -32,12 +32,12 @@ impl Ruled {
     }
 }
 
-/// Returns an object as it is kept: the newer Events are kept as the older ones.
+/// Returns an object in its stored form: Events of `events.k8s.io` are stored as core Events.
 pub(crate) fn kept_form(kind: &Kind, value: Value) -> Value {
     if kind.group == "events.k8s.io" { events::kept(value) } else { value }
 }
 
-/// The rules for a new object.
+/// Applies the rules for a new object.
 pub(crate) fn create(
     transaction: &Transaction<'_>,
     wish: &Wish,
@@ -67,7 +67,7 @@ pub(crate) fn create(
     Ok(ruled)
 }
 
-/// The rules for an object in place of another; `old` is what is kept.
+/// Applies the rules for an update; `old` is the stored object.
 pub(crate) fn update(
     transaction: &Transaction<'_>,
     wish: &Wish,
@@ -93,6 +93,7 @@ pub(crate) fn update(
         }
     } else {
         if kind.has_status {
+            // An update of the object must not change its status, nor an update of the status its spec.
             let part = if wish.is_status { "spec" } else { "status" };
             carry(&mut value, old, part);
         }
@@ -110,7 +111,7 @@ pub(crate) fn update(
     Ok(ruled)
 }
 
-/// Takes a part of the object before: it is written by another path.
+/// Copies a part of the stored object into the new one: another path writes that part (spec or status).
 fn carry(value: &mut Value, old: &Value, part: &str) {
     if let Some(fields) = value.as_object_mut() {
         drop(match old.get(part) {
@@ -149,7 +150,7 @@ fn name_rule(kind: &Kind) -> NameRule {
     if kind.resource == "namespaces" { check::dns_label } else { check::dns_subdomain }
 }
 
-/// Fills in what a client left out.
+/// Fills in defaults for fields that the client left out.
 fn defaults(kind: &Kind, value: &mut Value) {
     match kind.resource {
         "pods" => pods::defaults(value),
@@ -158,6 +159,7 @@ fn defaults(kind: &Kind, value: &mut Value) {
             let name = name_of(value).to_owned();
             let Some(fields) = value.as_object_mut() else { return };
             let spec = fields.entry("spec").or_insert_with(|| Map::new().into());
+            // As upstream sets them on every Namespace; kubectl shows the phase.
             if spec.get("finalizers").is_none() {
                 *spec = json!({"finalizers": ["kubernetes"]});
             }
@@ -183,12 +185,13 @@ fn rules(kind: &Kind, value: &Value, old: Option<&Value>) -> Vec<Cause> {
     }
 }
 
-/// Raises the generation of a slice when anything but what it says of itself, or its labels, change.
+/// Increments the generation of a slice if its endpoints, ports, address type or labels change.
 pub(crate) fn generation(kind: &Kind, value: &mut Value, old: &Value) {
     if kind.resource != "endpointslices" {
         return;
     }
     let part =
+        // An empty list and a missing one are equal.
         |value: &Value, name: &str| value.pointer(name).filter(|it| !schema::is_zero(it)).cloned();
     let parts = ["/endpoints", "/ports", "/addressType", "/metadata/labels"];
     if parts.iter().any(|it| part(value, it) != part(old, it)) {
@@ -197,14 +200,14 @@ pub(crate) fn generation(kind: &Kind, value: &mut Value, old: &Value) {
     }
 }
 
-/// A namespace that is being emptied says so.
+/// Sets the phase of a namespace that is being emptied to Terminating.
 pub(crate) fn terminating(kind: &Kind, value: &mut Value) {
     if let ("namespaces", Some(fields)) = (kind.resource, value.as_object_mut()) {
         drop(fields.insert("status".into(), json!({"phase": "Terminating"})));
     }
 }
 
-/// Reports whether an object waits for more than its finalizers: a namespace for what lives in it.
+/// Reports whether an object waits for more than finalizers: a namespace also waits for its content.
 pub(crate) fn has_content_finalizer(kind: &Kind, value: &Value) -> bool {
     kind.resource == "namespaces" && !value.pointer("/spec/finalizers").is_none_or(schema::is_zero)
 }

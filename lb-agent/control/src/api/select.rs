@@ -18,7 +18,7 @@ enum Requirement {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selector {
     labels: Vec<Requirement>,
-    /// Field, value, whether it must be equal.
+    /// Field, value, and whether the field must equal the value (true) or differ from it (false).
     fields: Vec<(String, String, bool)>,
 }
 
@@ -32,11 +32,13 @@ impl Selector {
 
     pub(crate) fn matches(&self, object: &Object) -> bool {
         let label = |key: &str| {
+            // Labels are kept sorted beside the JSON, so that a list parses no object.
             let at = object.labels.binary_search_by(|it| it.0.as_str().cmp(key)).ok()?;
             object.labels.get(at).map(|it| &it.1)
         };
         let is_met = |requirement: &Requirement| match requirement {
             Requirement::In(key, values) => label(key).is_some_and(|it| values.contains(it)),
+            // As upstream defines it, an object without the label matches `!=` and `notin`.
             Requirement::NotIn(key, values) => label(key).is_none_or(|it| !values.contains(it)),
             Requirement::Exists(key) => label(key).is_some(),
             Requirement::Absent(key) => label(key).is_none(),
@@ -59,7 +61,7 @@ fn labels(text: &str) -> Result<Vec<Requirement>, String> {
     if text.trim().is_empty() {
         return Ok(Vec::new());
     }
-    // Commas between parentheses are between values.
+    // A comma inside parentheses separates values of one requirement, not requirements.
     let mut depth = 0_i32;
     let parts = text.split(|it: char| {
         depth += i32::from(it == '(') - i32::from(it == ')');
@@ -72,6 +74,7 @@ fn requirement(text: &str) -> Result<Requirement, String> {
     let wrong = || format!("found {text:?}, expected: identifier, '!', '=', '!=', 'in' or 'notin'");
     let made = if let Some(key) = text.strip_prefix('!') {
         Requirement::Absent(key.trim().into())
+    // Before `=`, which is a part of it.
     } else if let Some((key, value)) = text.split_once("!=") {
         Requirement::NotIn(key.trim().into(), vec![value.trim().into()])
     } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {

@@ -1,4 +1,4 @@
-//! Strategic merge: a patch that knows which lists are maps by a key.
+//! Strategic merge patch: lists with a merge key are merged element by element.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +11,10 @@ const ORDER: &str = "$setElementOrder/";
 const DELETE_PRIMITIVES: &str = "$deleteFromPrimitiveList/";
 const RETAIN: &str = "$retainKeys";
 
-/// Merges a patch into an object of this type.
+/// Merges a patch into an object of this type. Errors: a patch without a merge key, or with an unknown directive.
 pub(crate) fn merge(value: Value, patch: &Value, type_name: &str) -> Result<Value, String> {
     let (Value::Object(mut fields), Value::Object(patch)) = (value, patch) else {
-        return Err("a patch is an object".into());
+        return Err("a patch must be an object".into());
     };
     object(&mut fields, patch, type_of(type_name))?;
     Ok(fields.into())
@@ -41,6 +41,7 @@ fn object(
     if let Some(Value::Array(kept)) = patch.get(RETAIN) {
         into.retain(|name, _| kept.iter().any(|it| it == name));
     }
+    // `$setElementOrder` compares with the order on the server, so that is remembered before the merge changes it.
     let before: BTreeMap<String, Vec<Value>> = ordered(patch)
         .filter_map(|(name, _)| Some((name.to_owned(), into.get(name)?.as_array()?.clone())))
         .collect();
@@ -63,12 +64,12 @@ fn object(
     Ok(())
 }
 
-/// The lists of which a patch says the order.
+/// Returns the lists for which a patch sets the order (`$setElementOrder/...`).
 fn ordered(patch: &Map<String, Value>) -> impl Iterator<Item = (&str, &Value)> {
     patch.iter().filter_map(|(it, order)| Some((it.strip_prefix(ORDER)?, order)))
 }
 
-/// The fields of a patch without its directives.
+/// Returns the fields of a patch without its directives.
 fn plain(patch: &Map<String, Value>) -> impl Iterator<Item = (String, Value)> {
     let fields = patch.iter().filter(|it| !it.0.starts_with('$'));
     fields.map(|(name, value)| (name.clone(), value.clone()))
@@ -80,6 +81,7 @@ fn field(
     value: &Value,
     (field, _patch): (Option<&Field>, &Map<String, Value>),
 ) -> Result<(), String> {
+    // As in a merge patch (RFC 7396), null removes the field.
     if value.is_null() {
         drop(into.remove(name));
         return Ok(());
@@ -94,6 +96,7 @@ fn field(
         (Some(Value::Object(old)), Value::Object(new), _) if !is_replaced => {
             object(old, new, &Type::default())?;
         }
+        // A new object is patched into an empty one, so that directives inside it are applied and do not get stored.
         (None, Value::Object(new), kind) => {
             let mut made = Map::new();
             let of = match kind {
@@ -134,15 +137,17 @@ fn union(mut old: Vec<Value>, new: &[Value]) -> Vec<Value> {
 
 fn by_key(old: Vec<Value>, new: &[Value], key: &str, element: &Kind) -> Result<Vec<Value>, String> {
     let directive = |it: &Value| it.get(DIRECTIVE).and_then(Value::as_str).map(str::to_owned);
+    // An element with this directive replaces the whole list and is not an element itself.
     if new.iter().any(|it| directive(it).as_deref() == Some("replace")) {
         return Ok(new.iter().filter(|it| directive(it).is_none()).cloned().collect());
     }
     let of = if let Kind::Object(name) = element { type_of(name).clone() } else { Type::default() };
+    // The order on the server decides where elements go that the patch does not name.
     let server = old.clone();
     let mut merged = old;
     for value in new {
         let Value::Object(patch) = value else {
-            return Err("a list that merges by a key holds objects".into());
+            return Err("a list with a merge key must hold objects".into());
         };
         let Some(wanted) = patch.get(key) else {
             return Err(format!("map: {value} does not contain declared merge key: {key}"));
@@ -163,7 +168,8 @@ fn by_key(old: Vec<Value>, new: &[Value], key: &str, element: &Kind) -> Result<V
     Ok(arrange(merged, new, &server, Some(key)))
 }
 
-/// Puts those that a patch names in its order, between the others as far as the server had them there.
+/// Sorts the elements that a patch names into the order of the patch; the others keep their place relative to them on
+/// the server.
 fn arrange(merged: Vec<Value>, order: &[Value], server: &[Value], key: Option<&str>) -> Vec<Value> {
     let of = |it: &Value| key.map_or_else(|| Some(it.clone()), |key| it.get(key).cloned());
     let place = |list: &[Value], it: &Value| {

@@ -1,4 +1,4 @@
-//! Objects in other forms: lists, tables for people, and only what they say of themselves.
+//! Other forms of objects: lists, tables for people, and metadata only.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use crate::store::Object;
 mod age;
 mod rows;
 
-/// Reports whether what is kept differs from what is shown.
+/// Reports whether the stored form of a kind differs from the served one.
 pub(crate) fn is_translated(kind: &Kind) -> bool {
     kind.group == "events.k8s.io"
 }
 
-/// Returns a kept value as its resource shows it.
+/// Converts a stored value to the form that the resource serves.
 pub(crate) fn translated(value: Value, kind: &Kind) -> Value {
     if is_translated(kind) { rules::translated(value) } else { value }
 }
 
-/// Returns an object as its resource shows it.
+/// Returns a stored object in the form that the resource serves.
 pub(crate) fn view(object: &Object, kind: &Kind) -> Value {
     translated(object.value(), kind)
 }
 
-/// A list without metadata.
+/// Makes a list; the caller adds the metadata.
 pub(crate) fn list(kind: &Kind, mut items: Vec<Value>) -> Value {
-    // The list says of which kind they are.
+    // Upstream omits kind and version of the items: the list implies them.
     for fields in items.iter_mut().filter_map(Value::as_object_mut) {
         drop(fields.remove("kind"));
         drop(fields.remove("apiVersion"));
@@ -36,7 +36,7 @@ pub(crate) fn list(kind: &Kind, mut items: Vec<Value>) -> Value {
     json!({"kind": format!("{}List", kind.kind), "apiVersion": kind.api_version(), "items": items})
 }
 
-/// A list of objects as they are kept, put together without reading any.
+/// Makes a list in JSON from the stored bytes of the objects, without parsing them.
 pub(crate) fn list_bytes(kind: &Kind, items: &[Arc<Object>], metadata: &Value) -> Vec<u8> {
     let size: usize = items.iter().map(|it| it.json.len() + 1).sum();
     let mut bytes = Vec::with_capacity(size + 256);
@@ -50,7 +50,7 @@ pub(crate) fn list_bytes(kind: &Kind, items: &[Arc<Object>], metadata: &Value) -
         if index > 0 {
             bytes.push(b',');
         }
-        // The list says of which kind they are.
+        // As in `list`: the items carry neither kind nor version.
         if let Some(rest) = item.json.strip_prefix(own.as_bytes()) {
             bytes.push(b'{');
             bytes.extend_from_slice(rest);
@@ -62,19 +62,20 @@ pub(crate) fn list_bytes(kind: &Kind, items: &[Arc<Object>], metadata: &Value) -
     bytes
 }
 
-/// Only what an object says of itself.
+/// Returns only the metadata of an object (`PartialObjectMetadata`).
 pub(crate) fn metadata(value: &Value) -> Value {
     let metadata = value.get("metadata").cloned().unwrap_or_default();
     json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
 }
 
-/// The same of many.
+/// Returns only the metadata of each object (`PartialObjectMetadataList`).
 pub(crate) fn metadata_list(values: &[Value]) -> Value {
     let items: Vec<Value> = values.iter().map(metadata).collect();
     json!({"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io/v1", "items": items})
 }
 
-/// Rows and columns; `include` says how much of an object goes with its row.
+/// Makes a table of rows and columns; `include` is the request's `includeObject`: `None`, `Metadata` (default) or
+/// `Object`.
 pub(crate) fn table(kind: &Kind, values: &[Value], revision: &str, include: Option<&str>) -> Value {
     let columns: Vec<Value> = rows::columns(kind)
         .iter()

@@ -7,7 +7,7 @@ use super::failure::Failure;
 use super::query::Query;
 use crate::kind::Kind;
 
-/// The operation.
+/// The operation that a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Get,
@@ -18,7 +18,7 @@ pub(crate) enum Verb {
     Patch,
     Delete,
     DeleteCollection,
-    /// A `SelfSubjectAccessReview`, which is asked and not kept.
+    /// A `SelfSubjectAccessReview`, which is evaluated and not stored.
     Review,
 }
 
@@ -37,12 +37,12 @@ impl Verb {
     }
 }
 
-/// One resource, or one object of it.
+/// A resource, or one object of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) verb: Verb,
     pub(crate) kind: &'static Kind,
-    /// None: all namespaces, or a resource that lives in none.
+    /// `None` for all namespaces, and for resources without namespaces.
     pub(crate) namespace: Option<String>,
     pub(crate) name: Option<String>,
     pub(crate) is_status: bool,
@@ -67,7 +67,7 @@ impl Target {
             _ => return Err(Failure::no_path()),
         };
         let (namespace, rest) = match rest {
-            // The namespace itself, or its status.
+            // These paths are about the namespace object itself, not about objects in it.
             ["namespaces"] | ["namespaces", _] | ["namespaces", _, "status" | "finalize"] => {
                 (None, rest)
             }
@@ -118,6 +118,7 @@ fn verb(method: &Method, has_name: bool, is_status: bool, query: &Query) -> Resu
         ("POST", false) => Verb::Create,
         ("PUT", true) => Verb::Update,
         ("PATCH", true) => Verb::Patch,
+        // A status cannot be deleted.
         ("DELETE", true) if !is_status => Verb::Delete,
         ("DELETE", false) => Verb::DeleteCollection,
         _ => return Err(Failure::method_not_allowed()),

@@ -1,1 +1,1 @@
-//! The API by its requests and answers, without a socket.
+//! The API through its requests and responses, without a socket.

@@ -13,7 +13,7 @@ use super::{Server, body, delete, list, rules};
 use crate::kind::Kind;
 use crate::store::{Object, Transaction};
 
-/// Answers with the object as it is now.
+/// Answers with the object after the update.
 pub(crate) async fn update(
     server: &Server,
     parts: &Parts,
@@ -50,6 +50,7 @@ fn replace(
     create::place(&mut value, wish)?;
     match transaction.get(&wish.key(name)) {
         Some(old) => change(transaction, wish, &old, value),
+        // Upstream creates a few kinds by PUT. A client that names a version or a uid expects an existing object.
         None if wish.kind.is_created_by_put && !wish.is_status => {
             if !text(&value, "resourceVersion").is_empty() || !text(&value, "uid").is_empty() {
                 let kind = wish.kind;
@@ -69,7 +70,7 @@ fn replace(
     }
 }
 
-/// Makes `value` of the object `old`, by the rules of its kind.
+/// Applies an update of the stored object `old` to `value`, by the rules of its kind.
 pub(crate) fn change(
     transaction: &mut Transaction<'_>,
     wish: &Wish,
@@ -94,10 +95,12 @@ pub(crate) fn change(
     rules::generation(kind, &mut ruled.value, &before);
     let shown = Object::shown(old.key.clone(), &ruled.value);
     let warnings = ruled.warnings.clone();
+    // As upstream: an update that changes nothing gets no new revision, so watches stay silent.
     if shown.json == old.json {
         let object = std::sync::Arc::new(shown.at(old.revision));
         return Ok(Made { object, warnings, is_new: false });
     }
+    // The update removed the last finalizer of an object whose deletion was requested before: it goes now.
     let is_over = !text(&ruled.value, "deletionTimestamp").is_empty()
         && ruled.value.pointer("/metadata/finalizers").is_none_or(crate::schema::is_zero)
         && !rules::has_content_finalizer(kind, &ruled.value);
@@ -135,6 +138,7 @@ fn preconditions(kind: &Kind, name: &str, value: &Value, before: &Value) -> Resu
         );
         return Err(Failure::invalid(kind, name, &[cause]));
     }
+    // An update without a version is unconditional, as upstream allows it for these kinds.
     if asked.is_empty() || asked == is || asked == "0" {
         Ok(())
     } else {

@@ -1,4 +1,4 @@
-//! Watches: lines of JSON, at the pace of whoever reads them.
+//! Watches: lines of JSON, sent at the pace at which the client reads.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,16 +24,16 @@ use crate::field::Cause;
 use crate::kind::Kind;
 use crate::store::{Change, ChangeKind, Object, Store};
 
-/// How often a bookmark is sent to who asked for them.
+/// Interval of bookmarks, for clients that request them (`allowWatchBookmarks`).
 const BOOKMARK: Duration = Duration::from_mins(1);
-/// How long a watch lasts that says nothing of it.
+/// Duration of a watch without `timeoutSeconds`.
 const LASTS: Duration = Duration::from_mins(45);
-/// So many changes are read at once.
+/// Largest number of changes that are read from the store at a time.
 const TOGETHER: usize = 256;
-/// One write to the connection is not much larger.
+/// Size of one write to the connection, in bytes; the last line of it may exceed this.
 const CHUNK: usize = 64 << 10;
 
-/// Answers with changes until the time is over or the reader falls behind what is kept.
+/// Answers with changes until the requested time is over, or until the client falls out of the window of kept changes.
 pub(crate) fn watch(server: &Server, parts: &Parts, target: &Target) -> Result<Answer, Failure> {
     let form = Form::of(parts)?;
     let query = Query::of(parts);
@@ -42,6 +42,7 @@ pub(crate) fn watch(server: &Server, parts: &Parts, target: &Target) -> Result<A
     let now = server.store.revision();
     let version = query.get("resourceVersion");
     let after = version.map(parse).transpose()?.filter(|it| *it > 0);
+    // A version from the future means that this store was replaced by an older one. The client must list again.
     if let Some(after) = after.filter(|it| *it > now) {
         return Err(Failure::too_large(after, now));
     }
@@ -96,7 +97,7 @@ fn initial(query: &Query) -> Result<bool, Failure> {
     }
 }
 
-/// The part of a resource that is shown, and its form.
+/// The selected objects of a resource, and their form.
 struct View {
     kind: &'static Kind,
     namespace: Option<String>,
@@ -110,7 +111,8 @@ impl View {
         is_here && self.selector.matches(object)
     }
 
-    /// The event that the reader sees of a change: by whether the object was shown before and is after.
+    /// Returns the event for a change. It depends on whether the selector matched the object before and matches it
+    /// after.
     fn event(&self, change: &Change) -> Option<Bytes> {
         let was = change.previous.as_ref().is_some_and(|it| self.shows(it));
         let is = change.kind != ChangeKind::Deleted && self.shows(&change.object);
@@ -121,7 +123,8 @@ impl View {
             (true, false) if change.kind == ChangeKind::Deleted => {
                 Some(self.line("DELETED", &change.object))
             }
-            // It has left the selector: the reader gets what it knew, at the new revision.
+            // The object no longer matches the selector: the client gets the last state that it knew, at the new
+            // revision, as a deletion.
             (true, false) => change.previous.as_ref().map(|before| {
                 let mut value = before.value();
                 if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -135,6 +138,7 @@ impl View {
 
     fn line(&self, event: &str, object: &Object) -> Bytes {
         if self.shape.0 == Shape::Whole && !table::is_translated(self.kind) {
+            // The usual case, once per change and watcher: the stored JSON is copied without being parsed.
             let mut line = BytesMut::with_capacity(object.json.len() + 40);
             line.put_slice(b"{\"type\":\"");
             line.put_slice(event.as_bytes());
@@ -190,7 +194,7 @@ fn raw(value: &Value) -> Bytes {
 struct Watching {
     store: Store,
     view: View,
-    /// Changes up to here have been sent.
+    /// The revision up to which changes have been sent.
     after: u64,
     until: Instant,
     is_marked: bool,
@@ -200,7 +204,7 @@ struct Watching {
 }
 
 impl Watching {
-    /// All that there is, as if it had just been added.
+    /// Queues all matching objects as ADDED events; with `is_marked`, a bookmark ends them.
     fn begin(&mut self, is_marked: bool) {
         let (revision, all) =
             self.store.list(self.view.kind.resource, self.view.namespace.as_deref());
@@ -212,7 +216,7 @@ impl Watching {
         }
     }
 
-    /// Returns what is to be sent next, none at the end.
+    /// Returns the next part of the answer; `None` at the end.
     async fn next(&mut self, revisions: &mut tokio::sync::watch::Receiver<u64>) -> Option<Bytes> {
         loop {
             if !self.waiting.is_empty() {
@@ -221,11 +225,13 @@ impl Watching {
             if self.is_over {
                 return None;
             }
+            // Marked as seen before the read, so that a change in between wakes this task again.
             let _seen: u64 = *revisions.borrow_and_update();
             self.read();
             if !self.waiting.is_empty() {
                 continue;
             }
+            // The end of the watch also wakes the task, since no change may ever come.
             let marks = if self.is_marked { self.next_mark.min(self.until) } else { self.until };
             tokio::select! {
                 changed = revisions.changed() => self.is_over |= changed.is_err(),
@@ -260,9 +266,11 @@ impl Watching {
             Ok((revision, changes)) => {
                 let is_all = changes.len() < TOGETHER;
                 let last = changes.last().map_or(self.after, |it| it.revision);
-                // Changes of other resources count as seen, too.
+                // With all changes read, the watch is current as of the store's revision, which other resources may
+                // have raised.
                 self.after = if is_all { revision } else { last };
                 self.waiting.extend(changes.iter().filter_map(|it| self.view.event(it)));
+                // None of these changes matched, and more wait: read on instead of waiting for the next write.
                 if !is_all && self.waiting.is_empty() {
                     self.read();
                 }

@@ -18,8 +18,9 @@ pub(crate) struct Write {
 }
 
 impl Write {
-    /// Reads the options, which Kubernetes calls `options` in its messages.
-    /// Errors: a form, a dry run or a validation that the API does not know.
+    /// Reads the options of a write; `options` is their type, for messages.
+    ///
+    /// Errors: a form, dry run or validation that the API does not know.
     pub(crate) fn of(
         server: &Server,
         parts: &Parts,

@@ -1,15 +1,16 @@
-//! Addresses and prefixes: read as leniently as ever, and judged by what is safe to write.
+//! Addresses and prefixes: parsed as leniently as upstream always did, and warned about if their form is unusual.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::field::Cause;
 use crate::service::Family;
 
-/// Reads an address as old fields could hold it: numbers with leading zeros count as decimal.
+/// Parses an address as fields older than upstream's strict rules may hold it: numbers with leading zeros are decimal.
 pub(crate) fn sloppy(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address);
     }
+    // Rust's parser refuses leading zeros, which old objects contain.
     let octets: Vec<u8> = text.split('.').map(octet).collect::<Option<_>>()?;
     let octets: [u8; 4] = octets.try_into().ok()?;
     Some(Ipv4Addr::from(octets).into())
@@ -23,7 +24,7 @@ fn octet(text: &str) -> Option<u8> {
     if digits.is_empty() { Some(0) } else { digits.parse().ok() }
 }
 
-/// The family by which an address is allocated: a mapped one is IPv4.
+/// Returns the family for allocation: a v4-mapped address counts as IPv4.
 pub(crate) fn family(text: &str) -> Family {
     match sloppy(text).map(|it| it.to_canonical()) {
         Some(IpAddr::V6(_)) => Family::V6,
@@ -31,8 +32,9 @@ pub(crate) fn family(text: &str) -> Family {
     }
 }
 
-/// An address of a field that is older than the strict rules: what was stored before stays valid.
+/// Validates an address of a field that is older than the strict rules: a stored value stays valid.
 pub(crate) fn legacy_ip(field: &str, value: &str, stored: &[String]) -> Vec<Cause> {
+    // Otherwise an old object could no longer be updated at all.
     if stored.iter().any(|it| it == value) {
         return Vec::new();
     }
@@ -47,7 +49,7 @@ pub(crate) fn legacy_ip(field: &str, value: &str, stored: &[String]) -> Vec<Caus
     vec![Cause::invalid(field, value, detail)]
 }
 
-/// An address that packets may go to.
+/// Validates an address that packets may be sent to: not unspecified, loopback, link-local or link-local multicast.
 pub(crate) fn endpoint_address(value: &str, field: &str) -> Vec<Cause> {
     let Some(address) = sloppy(value).map(|it| it.to_canonical()) else {
         return vec![Cause::invalid(field, value, "must be a valid IP address")];
@@ -58,6 +60,7 @@ pub(crate) fn endpoint_address(value: &str, field: &str) -> Vec<Cause> {
         IpAddr::V6(it) => it.is_unicast_link_local(),
     };
     let is_link_local_multicast = match address {
+        // Only link-local multicast is refused; upstream accepts other multicast addresses here.
         IpAddr::V4(it) => it.octets().starts_with(&[224, 0, 0]),
         IpAddr::V6(it) => it.segments().first().is_some_and(|it| it & 0xff0f == 0xff02),
     };
@@ -74,7 +77,7 @@ pub(crate) fn endpoint_address(value: &str, field: &str) -> Vec<Cause> {
     broken.map(|it| Cause::invalid(field, value, it.1)).collect()
 }
 
-/// A prefix as written: address and length.
+/// A prefix as it is written: address and length, host bits included.
 struct Cidr {
     address: IpAddr,
     length: u8,
@@ -82,7 +85,7 @@ struct Cidr {
 }
 
 impl Cidr {
-    /// Reads one as old fields could hold it.
+    /// Parses a prefix as leniently as [`sloppy`] parses an address.
     fn sloppy(text: &str) -> Option<Self> {
         let (address, length) = text.split_once('/')?;
         let parsed = sloppy(address)?;
@@ -99,12 +102,13 @@ impl Cidr {
             IpAddr::V4(it) => (u128::from(it.to_bits()), 32),
             IpAddr::V6(it) => (it.to_bits(), 128),
         };
+        // Shifted to the left end, the host bits remain alone.
         let host = width - u32::from(self.length);
         host > 0 && bits << (128 - host) != 0
     }
 }
 
-/// A prefix of a field that is older than the strict rules.
+/// Validates a prefix of a field that is older than the strict rules: a stored value stays valid.
 pub(crate) fn cidr(field: &str, value: &str, stored: &[String]) -> Vec<Cause> {
     if stored.iter().any(|it| it == value) {
         return Vec::new();
@@ -121,7 +125,7 @@ pub(crate) fn cidr(field: &str, value: &str, stored: &[String]) -> Vec<Cause> {
     vec![Cause::invalid(field, value, detail)]
 }
 
-/// A warning for an address that is valid and written in another form than usual.
+/// Returns a warning for a valid address that is not in canonical form.
 pub(crate) fn canonical_warning(field: &str, value: &str) -> Option<String> {
     let address = sloppy(value)?;
     let is_mapped = matches!(address, IpAddr::V6(it) if it.to_ipv4_mapped().is_some());
@@ -139,7 +143,7 @@ pub(crate) fn canonical_warning(field: &str, value: &str) -> Option<String> {
     })
 }
 
-/// Returns the address after this one, none after the last.
+/// Returns the address `by` places after this one; `None` past the last address.
 pub(crate) fn successor(address: IpAddr, by: u128) -> Option<IpAddr> {
     match address {
         IpAddr::V4(it) => {

@@ -1,4 +1,4 @@
-//! Names, labels and annotations.
+//! Syntax of names, labels and annotations.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,10 @@ use crate::field::Cause;
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const KEY_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
-/// All annotations of an object together, in bytes.
+/// Largest size of all annotations of an object, in bytes.
 const ANNOTATIONS: usize = 256 * 1024;
 
-/// The fault of a value, in words.
+/// The faults of a value, in upstream's words.
 pub(crate) type Faults = Vec<String>;
 
 fn by_pattern(rule: &str, pattern: &str, examples: &[&str]) -> String {
@@ -37,7 +37,7 @@ fn is_bounded(value: &str, ends: impl Fn(u8) -> bool, inner: impl Fn(u8) -> bool
     ends(first) && ends(last) && bytes.iter().all(|&it| inner(it))
 }
 
-/// RFC 1123 label.
+/// Checks an RFC 1123 label: at most 63 lower-case letters, digits and hyphens.
 pub(crate) fn dns_label(value: &str) -> Faults {
     let mut faults = Faults::new();
     if value.len() > 63 {
@@ -58,7 +58,7 @@ fn is_subdomain(value: &str) -> bool {
     value.split('.').all(is_label)
 }
 
-/// RFC 1123 subdomain.
+/// Checks an RFC 1123 subdomain.
 pub(crate) fn dns_subdomain(value: &str) -> Faults {
     let mut faults = Faults::new();
     if value.len() > 253 {
@@ -71,7 +71,7 @@ pub(crate) fn dns_subdomain(value: &str) -> Faults {
     faults
 }
 
-/// Key of a label: an optional prefix, which is a subdomain, and a name.
+/// Checks the key of a label: an optional prefix, which is a subdomain, and a name.
 pub(crate) fn label_key(value: &str) -> Faults {
     let examples = ["MyName", "my.name", "123-abc"];
     let mut faults = Faults::new();
@@ -104,7 +104,7 @@ pub(crate) fn label_key(value: &str) -> Faults {
     faults
 }
 
-/// Value of a label: empty, or like the name of a key.
+/// Checks the value of a label: empty, or like the name of a key.
 pub(crate) fn label_value(value: &str) -> Faults {
     let mut faults = Faults::new();
     if value.len() > 63 {
@@ -118,7 +118,7 @@ pub(crate) fn label_value(value: &str) -> Faults {
     faults
 }
 
-/// Name of a port that a container has.
+/// Checks the name of a container's port (IANA service name).
 pub(crate) fn port_name(value: &str) -> Faults {
     let bytes = value.as_bytes();
     let is_set = |it: &u8| is_lower(*it) || *it == b'-';
@@ -139,13 +139,13 @@ pub(crate) fn port_name(value: &str) -> Faults {
     rules.into_iter().filter(|it| it.0).map(|it| it.1.to_owned()).collect()
 }
 
-/// Number of a port.
+/// Checks the number of a port: 1 to 65535.
 pub(crate) fn port_number(value: i64) -> Faults {
     let is_port = (1..=65_535).contains(&value);
     if is_port { Faults::new() } else { vec!["must be between 1 and 65535, inclusive".into()] }
 }
 
-/// A map of labels, or a selector by them.
+/// Checks a map of labels, or a selector by labels.
 pub(crate) fn labels(values: &BTreeMap<String, String>, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for (key, value) in values {
@@ -157,10 +157,11 @@ pub(crate) fn labels(values: &BTreeMap<String, String>, field: &str) -> Vec<Caus
     causes
 }
 
-/// The annotations of an object.
+/// Checks the annotations of an object.
 pub(crate) fn annotations(values: &BTreeMap<String, String>, field: &str) -> Vec<Cause> {
     let mut causes = Vec::new();
     for key in values.keys() {
+        // As upstream does: keys of annotations may have upper-case letters in the prefix.
         let faults = label_key(&key.to_lowercase()).into_iter();
         causes.extend(faults.map(|it| Cause::invalid(field, key.as_str(), &it)));
     }

@@ -1,17 +1,18 @@
-//! A document held against the table: what is not known is named and dropped, what has another type is an error.
+//! Decodes a document by the table of fields: unknown fields are dropped and reported, a value of the wrong type is an
+//! error.
 
 use serde_json::{Map, Value};
 
 use super::{Kind, Type, time, type_of};
 
-/// A document of known fields only, and the paths of those it had besides.
+/// A document reduced to known fields, and the paths of the unknown ones.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Decoded {
     pub(crate) value: Value,
     pub(crate) unknown: Vec<String>,
 }
 
-/// Takes what the type knows; an error is in the words of Go's decoder, which clients print.
+/// Keeps the fields that the type has. Errors are in the words of Go's decoder, which clients print.
 pub(crate) fn decode(type_name: &str, value: &Value) -> Result<Decoded, String> {
     let mut walk = Walk { unknown: Vec::new(), names: Vec::new() };
     let value = match value {
@@ -28,7 +29,7 @@ pub(crate) fn decode(type_name: &str, value: &Value) -> Result<Decoded, String> 
 
 struct Walk {
     unknown: Vec<String>,
-    /// Names of the fields that lead here, without indices.
+    /// Names of the fields on the way to the current one, without indices: Go's messages have them in this form.
     names: Vec<String>,
 }
 
@@ -58,6 +59,7 @@ impl Walk {
                 self.unknown.push(path);
                 continue;
             };
+            // In Go, null leaves a field at its zero value, as if it were absent.
             if value.is_null() {
                 continue;
             }
@@ -73,6 +75,7 @@ impl Walk {
         let (path, _) = at;
         match (kind, value) {
             (Kind::Object(name), Value::Object(fields)) => self.object(type_of(name), fields, path),
+            // Go decodes null into the zero value of a type.
             (Kind::Object(_), Value::Null) => Ok(Map::new().into()),
             (Kind::List(element), Value::Array(all)) => {
                 let each = all.iter().enumerate();
@@ -118,7 +121,7 @@ impl Walk {
     }
 }
 
-/// Returns what Go calls it.
+/// Returns the name of a kind in Go's error messages.
 fn go(kind: &Kind) -> String {
     match kind {
         Kind::String | Kind::Time | Kind::MicroTime => "string".into(),

@@ -1,10 +1,10 @@
-//! A value as the API writes it: fields in their order, zero values absent where upstream leaves them out.
+//! Encodes values as the API writes them: fields in the order of the type, zero values left out where upstream does so.
 
 use serde_json::{Map, Value};
 
 use super::{Field, Kind, Type, type_of};
 
-/// Writes an object of this type.
+/// Writes an object of this type in JSON.
 pub(crate) fn encode(type_name: &str, value: &Value, into: &mut Vec<u8>) {
     let none = Map::new();
     object(type_of(type_name), value.as_object().unwrap_or(&none), into);
@@ -24,6 +24,7 @@ fn object(of: &Type, fields: &Map<String, Value>, into: &mut Vec<u8>) {
         text(&field.name, into);
         into.push(b':');
         match value {
+            // Go's encoder writes null for a nil pointer without `omitempty`.
             None if field.is_pointer => into.extend_from_slice(b"null"),
             value => write(&field.kind, value, into),
         }
@@ -36,6 +37,7 @@ fn is_absent(field: &Field, value: Option<&Value>) -> bool {
         None if field.is_pointer => field.omits_empty,
         None | Some(_) if field.is_pointer => false,
         value => {
+            // Go's `omitempty` has no effect on structs, which are never empty for it; `omitzero` has.
             let is_struct = matches!(
                 field.kind,
                 Kind::Object(_) | Kind::Time | Kind::MicroTime | Kind::Quantity | Kind::IntOrString
@@ -46,7 +48,7 @@ fn is_absent(field: &Field, value: Option<&Value>) -> bool {
     }
 }
 
-/// Reports whether a value says nothing.
+/// Reports whether a value is the zero value of its type.
 pub(crate) fn is_zero(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -63,7 +65,7 @@ fn text(text: &str, into: &mut Vec<u8>) {
 }
 
 fn plain(value: &Value, into: &mut Vec<u8>) {
-    // Into memory, and every key is a string: nothing here can fail.
+    // Writing to memory cannot fail, and every key is a string.
     drop(serde_json::to_writer(into, value));
 }
 
@@ -95,7 +97,7 @@ fn write(kind: &Kind, value: Option<&Value>, into: &mut Vec<u8>) {
             }
             into.push(b'}');
         }
-        // An empty list is one that was never made: what is kept does not tell them apart.
+        // Go writes a nil slice as null; the stored form does not distinguish nil from empty.
         (Kind::List(_) | Kind::Map(_) | Kind::Time | Kind::MicroTime, _)
             if value.is_none_or(is_zero) =>
         {

@@ -1,4 +1,4 @@
-//! JSON and YAML as values, with the fields that stand twice.
+//! Parses JSON and YAML, and finds duplicate fields.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,14 +6,14 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
-/// A document, and the paths of fields that it has twice; the last one counts.
+/// A document, and the paths of its duplicate fields; the last value of each counts.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Parsed {
     pub(crate) value: Value,
     pub(crate) duplicates: Vec<String>,
 }
 
-/// Reads JSON.
+/// Parses JSON, and notes the paths of duplicate fields.
 pub(crate) fn json(bytes: &[u8]) -> Result<Parsed, String> {
     let duplicates = RefCell::default();
     let seed = Node { path: String::new(), duplicates: &duplicates };
@@ -23,7 +23,7 @@ pub(crate) fn json(bytes: &[u8]) -> Result<Parsed, String> {
     Ok(Parsed { value, duplicates: duplicates.into_inner() })
 }
 
-/// Reads one document of YAML.
+/// Parses one YAML document.
 pub(crate) fn yaml(bytes: &[u8]) -> Result<Parsed, String> {
     let text = std::str::from_utf8(bytes).map_err(|error| error.to_string())?;
     let options = serde_saphyr::options! {
@@ -102,9 +102,11 @@ impl<'de> Visitor<'de> for Node<'_> {
         while let Some(key) = map.next_key::<String>()? {
             let dot = if self.path.is_empty() { "" } else { "." };
             let path = format!("{}{dot}{key}", self.path);
+            // The path is copied on each level, so its length limits time and memory of nested input.
             if path.len() > 10_000 {
                 return Err(A::Error::custom("too deep"));
             }
+            // Not an error here: `fieldValidation` decides. The last value counts, as in Go.
             if all.contains_key(&key) {
                 self.duplicates.borrow_mut().push(path.clone());
             }

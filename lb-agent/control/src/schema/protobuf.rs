@@ -1,13 +1,13 @@
-//! Protobuf bodies, which typed clients and `kubectl create` send: read by the numbers of the table.
+//! Decodes protobuf bodies, which typed clients and `kubectl create` send, by the field numbers of the table.
 
 use serde_json::{Map, Value};
 
 use super::{Kind, Wire, time, type_of};
 
-/// The magic number at the start of every body.
+/// The magic number at the start of every body (`runtime.Unknown` follows).
 const MAGIC: &[u8] = b"k8s\0";
 
-/// The envelope: which kind of object, and its bytes.
+/// The envelope: kind, version, and the bytes of the object.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Unknown {
     pub(crate) api_version: String,
@@ -15,9 +15,9 @@ pub(crate) struct Unknown {
     pub(crate) raw: Vec<u8>,
 }
 
-const BROKEN: &str = "the body is no protobuf of Kubernetes";
+const BROKEN: &str = "the body is not a protobuf message of Kubernetes";
 
-/// Opens the envelope.
+/// Decodes the envelope. Errors: no magic number, or a damaged message.
 pub(crate) fn unknown(body: &[u8]) -> Result<Unknown, String> {
     let bytes = body.strip_prefix(MAGIC).ok_or(BROKEN)?;
     let mut found = Unknown::default();
@@ -39,7 +39,7 @@ pub(crate) fn unknown(body: &[u8]) -> Result<Unknown, String> {
     Ok(found)
 }
 
-/// Reads an object of this type.
+/// Decodes an object of this type.
 pub(crate) fn object(type_name: &str, bytes: &[u8]) -> Result<Value, String> {
     let mut fields = Map::new();
     read(type_name, bytes, &mut fields)?;
@@ -78,6 +78,7 @@ impl Token<'_> {
 
 fn varint(bytes: &mut &[u8]) -> Result<u64, String> {
     let mut value = 0_u64;
+    // At most ten bytes of seven bits, the lowest first.
     for shift in (0..64).step_by(7) {
         let (first, rest) = bytes.split_first().ok_or(BROKEN)?;
         *bytes = rest;
@@ -102,6 +103,7 @@ fn tokens(mut bytes: &[u8]) -> Result<Vec<(u64, Token<'_>)>, String> {
                 bytes = rest;
                 Token::Bytes(value)
             }
+            // Fixed 64 and 32 bits: no type of these objects has such a field, so it is unknown and skipped.
             kind @ (1 | 5) => {
                 let (_, rest) =
                     bytes.split_at_checked(if kind == 1 { 8 } else { 4 }).ok_or(BROKEN)?;
@@ -119,6 +121,7 @@ fn read(type_name: &str, bytes: &[u8], into: &mut Map<String, Value>) -> Result<
     let of = type_of(type_name);
     for (number, token) in tokens(bytes)? {
         match of.wire.get(&number) {
+            // An unknown field is skipped, as protobuf requires for newer senders.
             None => {}
             Some(Wire::Inline(name)) => read(name, token.bytes(), into)?,
             Some(Wire::Field(index)) => {
@@ -137,6 +140,7 @@ fn add(
     into: &mut Map<String, Value>,
 ) -> Result<(), String> {
     match kind {
+        // A repeated field comes as one token per element.
         Kind::List(element) => {
             let list = into.entry(name).or_insert_with(|| Value::Array(Vec::new()));
             if let Value::Array(list) = list {
@@ -146,6 +150,7 @@ fn add(
         Kind::Map(element) => {
             let map = into.entry(name).or_insert_with(|| Value::Object(Map::new()));
             let (mut key, mut found) = (String::new(), None);
+            // A map is a repeated message with the key as field 1 and the value as field 2.
             for (number, token) in tokens(token.bytes())? {
                 match number {
                     1 => key = token.text()?,
@@ -182,7 +187,7 @@ fn value(kind: &Kind, token: &Token<'_>) -> Result<Value, String> {
             let [seconds, nanos] = numbers(token.bytes())?;
             let is_micro = matches!(kind, Kind::MicroTime);
             let at = time::of_protobuf(seconds, nanos as i32, is_micro);
-            // An empty message is a time that was never set.
+            // An empty message is a timestamp that was never set.
             at.filter(|_| !token.bytes().is_empty()).map_or(Value::Null, Value::from)
         }
         Kind::Quantity => {

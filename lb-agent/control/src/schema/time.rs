@@ -1,4 +1,4 @@
-//! Points in time as the API writes them.
+//! Timestamps as the API writes them.
 
 use jiff::Timestamp;
 
@@ -6,22 +6,22 @@ fn parse(text: &str) -> Result<Timestamp, String> {
     text.parse().map_err(|error: jiff::Error| format!("parsing time {text:?}: {error}"))
 }
 
-/// A time in whole seconds, from any RFC 3339.
+/// Normalizes any RFC 3339 timestamp to whole seconds, in UTC.
 pub(crate) fn seconds(text: &str) -> Result<String, String> {
     parse(text).map(whole)
 }
 
-/// A time with six digits of a second, from any RFC 3339.
+/// Normalizes any RFC 3339 timestamp to microseconds, in UTC.
 pub(crate) fn micro(text: &str) -> Result<String, String> {
     parse(text).map(|it| format!("{it:.6}"))
 }
 
-/// Now, in whole seconds.
+/// Returns the current time in whole seconds, as RFC 3339.
 pub(crate) fn now() -> String {
     whole(Timestamp::now())
 }
 
-/// From protobuf's seconds and nanoseconds since 1970.
+/// Converts protobuf's seconds and nanoseconds since 1970; `None` if the time is out of range.
 pub(super) fn of_protobuf(seconds: i64, nanos: i32, is_micro: bool) -> Option<String> {
     let at = Timestamp::new(seconds, nanos).ok()?;
     Some(if is_micro { format!("{at:.6}") } else { whole(at) })

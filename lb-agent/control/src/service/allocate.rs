@@ -1,4 +1,4 @@
-//! Which addresses and ports a Service gets, of what is free.
+//! Allocation: which of the free addresses and ports a Service gets.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,29 +10,31 @@ use super::ranges::{AddressRange, Dice, Ranges, Taken};
 use crate::check;
 use crate::field::{Cause, list};
 
-/// The ranges and bookings that allocation asks, and its results in this turn.
+/// The ranges and bookings that allocation reads, and the ports that it has given in this request.
 pub(crate) struct Allocator<'a, 'd> {
     pub(crate) ranges: &'a Ranges,
     pub(crate) taken: &'a dyn Taken,
     pub(crate) dice: &'a mut Dice<'d>,
     pub(crate) is_dry: bool,
-    /// Ports of this turn.
+    /// Ports given in this request.
     pub(crate) ports: BTreeSet<u16>,
 }
 
 const TAKEN_ADDRESS: &str = "provided IP is already allocated";
 const TAKEN_PORT: &str = "provided port is already allocated";
-/// A dry run that has given no port yet shows the one after this.
+/// A dry run without earlier ports returns the port after this one, as upstream does.
 const DRY_PORT: u16 = 32_768;
 
 impl Allocator<'_, '_> {
-    /// Gives addresses: those asked for, else by chance, for all families or none.
+    /// Allocates cluster addresses: the requested ones, else random ones; for all families of the Service or for none.
     pub(crate) fn addresses(
         &mut self,
         new: &mut Service,
         old: Option<&Service>,
     ) -> Result<(), Refusal> {
         let Some(old) = old else { return self.all_addresses(new) };
+        // An update allocates only where it makes the Service need an address: type changed from ExternalName, or a
+        // second family added.
         if prefers_as_before(new, old) || old.is_headless() {
             return Ok(());
         }
@@ -57,6 +59,7 @@ impl Allocator<'_, '_> {
         if new.is_external_name() || is_none {
             return Ok(());
         }
+        // One place per family, where an empty text requests any address.
         let wanted = new.spec.ip_families.len().max(new.spec.cluster_ips.len());
         new.spec.cluster_ips.resize(wanted, String::new());
         for index in 0..new.spec.ip_families.len() {
@@ -76,6 +79,7 @@ impl Allocator<'_, '_> {
         };
         let given = if asked.is_empty() {
             let free = if self.is_dry {
+                // The network's own address stands for an address that a real request would get.
                 Some(range.net().network())
             } else {
                 range.free(self.dice, |it| self.taken.has_address(it))
@@ -101,7 +105,7 @@ impl Allocator<'_, '_> {
         Ok(())
     }
 
-    /// The reason against an address; a dry run says it in other words, as upstream does.
+    /// Returns why an address cannot be given. A dry run words it differently, as upstream does.
     fn address_fault(&self, address: Option<IpAddr>, range: AddressRange) -> Option<String> {
         let is_in = |it: IpAddr| self.ranges.all().any(|range| range.contains(it));
         let Some(booked) = address.filter(|it| is_in(*it)) else {
@@ -118,7 +122,7 @@ impl Allocator<'_, '_> {
         self.taken.has_address(booked).then(|| TAKEN_ADDRESS.into())
     }
 
-    /// Gives node ports for a new Service: one number for one port number, whatever the protocols.
+    /// Allocates node ports for a new Service: ports with one number share a node port, whatever their protocols.
     pub(crate) fn new_node_ports(&mut self, new: &mut Service) -> Result<(), Refusal> {
         let is_wanted = wants_node_ports(new);
         let mut by_port: Vec<(i32, i32)> = Vec::new();
@@ -132,6 +136,7 @@ impl Allocator<'_, '_> {
             let node_port = match given {
                 Some(given) if asked == 0 || asked == given => given,
                 Some(_) => self.port(index, asked)?,
+                // A port with this number later in the list may request a node port: it serves for all of them.
                 None => {
                     let same = |it: &&super::model::Port| it.port == number && it.node_port != 0;
                     let asked = new.spec.ports.iter().find(same).map(|it| it.node_port);
@@ -150,7 +155,7 @@ impl Allocator<'_, '_> {
         Ok(())
     }
 
-    /// Gives node ports where an update asks for ones that it had not.
+    /// Allocates node ports that an update adds.
     pub(crate) fn changed_node_ports(
         &mut self,
         new: &mut Service,
@@ -174,7 +179,7 @@ impl Allocator<'_, '_> {
             }
             let key = (port.protocol.clone(), port.node_port);
             if now.contains(&key) {
-                // Upstream: an internal error. A client can do something about it.
+                // Upstream answers with an internal error here; the client can correct this one.
                 let field = format!("spec.ports[{index}].nodePort");
                 return Err(Cause::duplicate(field, port.node_port).into());
             }
@@ -183,13 +188,13 @@ impl Allocator<'_, '_> {
         Ok(())
     }
 
-    /// Gives the port that balancers ask for this node's health.
+    /// Allocates the health check port, by which load balancers query this node.
     pub(crate) fn health_check(&mut self, new: &mut Service) -> Result<(), Refusal> {
         let asked = new.spec.health_check_node_port;
         new.spec.health_check_node_port = if asked == 0 {
             self.any_port()?
         } else {
-            // Upstream: an internal error. A client can do something about it.
+            // Upstream answers with an internal error here; the client can correct this one.
             self.port_at("spec.healthCheckNodePort", asked)?
         };
         Ok(())
@@ -200,7 +205,7 @@ impl Allocator<'_, '_> {
     }
 
     fn port_at(&mut self, field: &str, asked: i32) -> Result<i32, Refusal> {
-        // A dry run does not look at the range, as upstream's does not.
+        // A dry run does not check the range, as in upstream.
         let is_in = self.is_dry || self.ranges.ports.contains(asked);
         let port = u16::try_from(asked).ok().filter(|_| is_in);
         let Some(port) = port else {
@@ -218,6 +223,8 @@ impl Allocator<'_, '_> {
 
     fn any_port(&mut self) -> Result<i32, Refusal> {
         let Self { ranges, taken, dice, ports, .. } = self;
+        // A dry run books nothing and must not draw random numbers. It names a port that is only unique within the
+        // object.
         let port = if self.is_dry {
             Some(ports.last().map_or(DRY_PORT, |it| *it).saturating_add(1))
         } else {

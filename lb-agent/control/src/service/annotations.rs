@@ -1,8 +1,8 @@
-//! Annotations that mean something to the rules.
+//! Annotations that the rules read.
 
-/// Prefixes that may ask, as a list with commas; older than `spec.loadBalancerSourceRanges`.
+/// Prefixes of allowed clients, separated by commas; older than `spec.loadBalancerSourceRanges`.
 pub(crate) const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
-/// Older name of [`TOPOLOGY_MODE`].
+/// The older name of [`TOPOLOGY_MODE`].
 pub(crate) const TOPOLOGY_HINTS: &str = "service.kubernetes.io/topology-aware-hints";
-/// Whether backends near a client are preferred.
+/// Whether endpoints near a client are preferred.
 pub(crate) const TOPOLOGY_MODE: &str = "service.kubernetes.io/topology-mode";

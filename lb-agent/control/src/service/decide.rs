@@ -1,4 +1,5 @@
-//! The decision: a Service as a client wants it becomes the object that is kept and what it books, or a refusal.
+//! The decision: turns a Service as a client sends it into the object that is stored and its bookings, or into a
+//! refusal.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -10,32 +11,32 @@ use super::{defaults, families, keep, validate};
 use crate::field::Cause;
 use crate::{check, meta};
 
-/// Something of which there is one in the cluster.
+/// A resource that only one Service of the cluster can have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Booking {
-    /// A cluster address.
+    /// A cluster IP of a Service.
     Address(IpAddr),
     /// A node port or a health check port.
     Port(u16),
 }
 
-/// The outcome of a request.
+/// The outcome of a request that is allowed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Decision {
-    /// The object to keep.
+    /// The object to store.
     pub service: Service,
-    /// Bookings that it gains.
+    /// Bookings that the Service gains.
     pub books: BTreeSet<Booking>,
-    /// Bookings that it gives up.
+    /// Bookings that the Service gives up.
     pub releases: BTreeSet<Booking>,
 }
 
-/// Why a request cannot be followed.
+/// The reason why a request is not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The object is wrong, for these reasons.
+    /// The object is invalid, for these reasons.
     Invalid(Vec<Cause>),
-    /// It is right, and there is nothing left to give.
+    /// The object is valid, but no address or port is free.
     Internal(String),
 }
 
@@ -45,7 +46,7 @@ impl From<Cause> for Refusal {
     }
 }
 
-/// Decides about a new Service. A dry run books nothing and shows stand-ins.
+/// Decides about a new Service. A dry run shows placeholders for allocated values.
 pub fn create(
     mut new: Service,
     (ranges, taken): (&Ranges, &dyn Taken),
@@ -63,13 +64,14 @@ pub fn create(
     if new.needs_health_check() {
         allocator.health_check(&mut new)?;
     }
+    // Status is written through its own subresource only.
     new.status = super::Status::default();
     let mut causes = meta::validate(&new.metadata, true, check::dns_label);
     causes.extend(validate::service(&new, None));
     finish(new, None, causes)
 }
 
-/// Decides about a change of a Service; `new` is the whole object as a client wants it.
+/// Decides about an update of a Service; `new` is the whole object as the client sends it.
 pub fn update(
     (mut new, old): (Service, &Service),
     (ranges, taken): (&Ranges, &dyn Taken),
@@ -77,6 +79,7 @@ pub fn update(
     is_dry: bool,
 ) -> Result<Decision, Refusal> {
     defaults::set(&mut new);
+    // Before the families: they follow from the addresses that the Service keeps.
     keep::allocated(&mut new, old);
     keep::normalize(&mut new, Some(old));
     families::settle(&mut new, Some(old), ranges).map_err(Refusal::Invalid)?;
@@ -89,6 +92,7 @@ pub fn update(
         allocator.health_check(&mut new)?;
     }
     new.status.clone_from(&old.status);
+    // After allocation and before validation, as upstream: a field that the new type does not have would be refused.
     keep::drop_dependent(&mut new, old);
     let mut causes = meta::validate(&new.metadata, true, meta::path_segment);
     causes.extend(meta::validate_update(&new.metadata, &old.metadata));
@@ -108,6 +112,7 @@ fn finish(
     if new.is_external_name() {
         new.spec.internal_traffic_policy = None;
     }
+    // Only the difference changes, so an address that the Service keeps is never free in between.
     let (now, before) = (bookings(&new), old.map(bookings).unwrap_or_default());
     Ok(Decision {
         service: new,
@@ -116,7 +121,7 @@ fn finish(
     })
 }
 
-/// Returns what a Service has of which there is one in the cluster.
+/// Returns the addresses and ports that a Service occupies.
 pub(crate) fn bookings(service: &Service) -> BTreeSet<Booking> {
     let addresses = service.spec.cluster_ips.iter().filter_map(|it| check::sloppy(it));
     let addresses = addresses.map(|it| Booking::Address(it.to_canonical()));

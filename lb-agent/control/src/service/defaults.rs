@@ -1,17 +1,18 @@
-//! Defaults: the values of fields that a Service leaves out.
+//! Defaults for the fields that a Service leaves out.
 
 use super::model::{AffinityConfig, ClientIp, Service, Target};
 
-/// How long a client stays with its backend, in seconds.
+/// Default of `sessionAffinityConfig.clientIP.timeoutSeconds`, three hours.
 const AFFINITY: i32 = 10_800;
 
-/// Fills in what a client left out; none of it depends on what is taken.
+/// Fills in defaults. None of them depends on bookings.
 pub(crate) fn set(service: &mut Service) {
     let is_accessible = {
         let spec = &mut service.spec;
         fill(&mut spec.session_affinity, "None");
         fill(&mut spec.kind, "ClusterIP");
         match spec.session_affinity.as_str() {
+            // Upstream drops a configuration that has no effect.
             "None" => spec.session_affinity_config = None,
             "ClientIP" => {
                 let given = spec.session_affinity_config.as_ref();
@@ -45,6 +46,7 @@ pub(crate) fn set(service: &mut Service) {
     }
     if is_load_balancer {
         let _: &mut bool = spec.allocate_load_balancer_node_ports.get_or_insert(true);
+        // Upstream's default: without a mode, the address is served by the node.
         for ingress in &mut service.status.load_balancer.ingress {
             if !ingress.ip.is_empty() {
                 let _: &mut String = ingress.ip_mode.get_or_insert_with(|| "VIP".into());

@@ -1,4 +1,4 @@
-//! Which families a Service has: from its policy, its addresses, the families it names, and the ranges there are.
+//! The IP families of a Service: from its policy, its addresses, the families it lists, and the ranges of the cluster.
 
 use super::model::{Family, Service};
 use super::ranges::Ranges;
@@ -6,14 +6,14 @@ use super::validate::cluster_ips;
 use crate::check;
 use crate::field::{Cause, list};
 
-/// `spec.ipFamilyPolicy`.
+/// A value of `spec.ipFamilyPolicy`: one family.
 pub(crate) const SINGLE: &str = "SingleStack";
-/// `spec.ipFamilyPolicy`.
+/// A value of `spec.ipFamilyPolicy`: two families if the cluster has them.
 pub(crate) const PREFER: &str = "PreferDualStack";
-/// `spec.ipFamilyPolicy`.
+/// A value of `spec.ipFamilyPolicy`: two families, or an error.
 pub(crate) const REQUIRE: &str = "RequireDualStack";
 
-/// Fills in policy and families, or says what stands against it.
+/// Fills in policy and families, or returns the causes against them.
 pub(crate) fn settle(
     new: &mut Service,
     old: Option<&Service>,
@@ -22,6 +22,7 @@ pub(crate) fn settle(
     if new.is_external_name() || old.is_some_and(|old| prefers_as_before(new, old)) {
         return Ok(());
     }
+    // Headless without a selector: any client may write endpoints of both families, whatever the ranges.
     let is_open = new.spec.cluster_ip == "None" && !new.has_selector();
     if new.spec.ip_family_policy.is_none() {
         let before = old.and_then(|it| it.spec.ip_family_policy.clone());
@@ -46,7 +47,8 @@ fn some(causes: Vec<Cause>) -> Result<(), Vec<Cause>> {
     if causes.is_empty() { Ok(()) } else { Err(causes) }
 }
 
-/// Statement 11: who prefers two families and got one is left with it by changes of other fields.
+/// Reports whether a Service that prefers two families and got one keeps it, because the update changes other fields
+/// only (upstream: `isMatchingPreferDualStackClusterIPFields`).
 pub(crate) fn prefers_as_before(new: &Service, old: &Service) -> bool {
     let prefers = |it: &Service| it.policy() == PREFER;
     let has_address = ["ClusterIP", "NodePort", "LoadBalancer"].contains(&new.spec.kind.as_str());
@@ -58,12 +60,13 @@ pub(crate) fn prefers_as_before(new: &Service, old: &Service) -> bool {
         && old.spec.ip_families == new.spec.ip_families
 }
 
-/// Going to one family drops what was kept of the second; losing one without saying so is a mistake.
+/// Drops the second family if the policy becomes `SingleStack`. Fewer families under another policy are an error.
 fn shrink(new: &mut Service, old: &Service) -> Vec<Cause> {
     let is_single = new.policy() == SINGLE;
     let policy = new.spec.ip_family_policy.clone();
     let (now, before) = (&mut new.spec, &old.spec);
     if is_single {
+        // A list that the client changed stays, so that validation compares it with the policy.
         if now.cluster_ips == before.cluster_ips {
             now.cluster_ips.truncate(1);
         }
@@ -105,6 +108,7 @@ fn from_addresses(new: &mut Service, ranges: &Ranges) -> Vec<Cause> {
             break;
         }
         let family = check::family(address);
+        // The client named this family; validation compares both later.
         if index < new.spec.ip_families.len() {
             continue;
         }
@@ -140,6 +144,7 @@ fn both_where_allowed(new: &mut Service, first: Family, is_dual: bool) {
     if families.is_empty() {
         families.push(first.word().into());
     }
+    // A dual-stack policy takes the second family if the cluster has it.
     if let ([only], false, true) = (families.as_slice(), is_single, is_dual)
         && let Some(family) = Family::of(only)
     {

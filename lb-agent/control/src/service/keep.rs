@@ -1,15 +1,15 @@
-//! The fields that an update keeps of the old object, and those that a change of type drops.
+//! The fields that an update takes over from the stored object, and those that a change of type drops.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::model::Service;
 
-/// Reports whether both fields of cluster addresses are the same.
+/// Reports whether `clusterIP` and `clusterIPs` are both unchanged.
 pub(crate) fn same_cluster_ips(old: &Service, new: &Service) -> bool {
     old.spec.cluster_ip == new.spec.cluster_ip && old.spec.cluster_ips == new.spec.cluster_ips
 }
 
-/// Fills in what was allocated before, so that the same YAML can be sent again.
+/// Fills in earlier allocations, so that the manifest without them can be applied again.
 pub(crate) fn allocated(new: &mut Service, old: &Service) {
     if !old.is_external_name() && !new.is_external_name() {
         if new.spec.cluster_ip.is_empty() {
@@ -33,7 +33,7 @@ fn is_given_node_ports(service: &Service) -> bool {
     service.spec.kind == "NodePort" || (service.is_load_balancer() && !is_refused)
 }
 
-/// By the name of the port: whatever else of it may have changed.
+/// Fills in node ports by the name of the port: its other fields may have changed.
 fn node_ports(new: &mut Service, old: &Service) {
     let used = |service: &Service| -> BTreeSet<i32> {
         service.spec.ports.iter().map(|it| it.node_port).filter(|it| *it != 0).collect()
@@ -43,13 +43,14 @@ fn node_ports(new: &mut Service, old: &Service) {
         old.spec.ports.iter().map(|it| (it.name.as_str(), it.node_port)).collect();
     for port in new.spec.ports.iter_mut().filter(|it| it.node_port == 0) {
         let before = by_name.get(port.name.as_str()).copied().unwrap_or(0);
+        // Another port of the new object names this node port explicitly.
         if !kept.contains(&before) {
             port.node_port = before;
         }
     }
 }
 
-/// Makes `clusterIP` and `clusterIPs` agree where a client knows only one of them.
+/// Makes `clusterIP` and `clusterIPs` agree for clients that know only one of them.
 pub(crate) fn normalize(new: &mut Service, old: Option<&Service>) {
     let Some(old) = old else {
         if !new.spec.cluster_ip.is_empty() && new.spec.cluster_ips.is_empty() {
@@ -64,13 +65,14 @@ pub(crate) fn normalize(new: &mut Service, old: Option<&Service>) {
         return;
     }
     if old.spec.cluster_ips == new.spec.cluster_ips {
+        // The client changed only the older field; an emptied one clears both.
         let is_cleared = !old.spec.cluster_ip.is_empty() && new.spec.cluster_ip.is_empty();
         let one = [new.spec.cluster_ip.clone()];
         new.spec.cluster_ips = one.into_iter().filter(|_| !is_cleared).collect();
     }
 }
 
-/// Wipes what the new type has no use for, as far as the client did not change it as well.
+/// Clears the fields that the new type does not have, unless the client changed them in the same update.
 pub(crate) fn drop_dependent(new: &mut Service, old: &Service) {
     if !old.is_external_name() && new.is_external_name() {
         if same_cluster_ips(old, new) {
@@ -85,6 +87,7 @@ pub(crate) fn drop_dependent(new: &mut Service, old: &Service) {
         }
     }
     if old.has_node_ports() && !new.has_node_ports() {
+        // If the client changed a port in this update, all ports stay, so that validation can refuse them.
         let before: BTreeSet<i32> = old.spec.ports.iter().map(|it| it.node_port).collect();
         let is_same = |port: i32| port == 0 || before.contains(&port);
         if new.spec.ports.iter().all(|it| is_same(it.node_port)) {

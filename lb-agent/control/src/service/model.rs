@@ -1,4 +1,4 @@
-//! A Service as typed fields; absent and empty are the same, as on the wire.
+//! A Service as typed fields. Absent and empty are the same, as in JSON with `omitempty`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::meta::Meta;
 
-/// The family of an address.
+/// An IP family; IPv4 sorts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Family {
     /// IPv4.
@@ -18,7 +18,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Returns the word of the API.
+    /// Returns the word of the API: `IPv4` or `IPv6`.
     pub const fn word(self) -> &'static str {
         match self {
             Self::V4 => "IPv4",
@@ -26,12 +26,12 @@ impl Family {
         }
     }
 
-    /// Returns the family of this word.
+    /// Returns the family of an API word.
     pub fn of(word: &str) -> Option<Self> {
         [Self::V4, Self::V6].into_iter().find(|it| it.word() == word)
     }
 
-    /// Returns the other one.
+    /// Returns the other family.
     #[must_use]
     pub const fn other(self) -> Self {
         match self {
@@ -47,7 +47,7 @@ impl fmt::Display for Family {
     }
 }
 
-/// A Service.
+/// A `v1/Service` with the fields that its rules read or write.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 #[expect(missing_docs, reason = "these are the API's own names")]
@@ -102,7 +102,7 @@ pub struct AffinityConfig {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClientIp {
-    /// In seconds.
+    /// Time since the last packet after which the client may get another backend, in seconds.
     pub timeout_seconds: Option<i32>,
 }
 
@@ -163,12 +163,12 @@ pub struct Ingress {
 }
 
 impl Service {
-    /// Reports whether it has no address of its own by wish.
+    /// Reports whether the Service is headless (`clusterIP: None`).
     pub fn is_headless(&self) -> bool {
         matches!(self.spec.cluster_ips.as_slice(), [only] if only == "None")
     }
 
-    /// Reports whether it is only another name for something outside.
+    /// Reports whether its type is `ExternalName`: an alias for a DNS name.
     pub fn is_external_name(&self) -> bool {
         self.spec.kind == "ExternalName"
     }
@@ -178,18 +178,18 @@ impl Service {
         self.spec.kind == "LoadBalancer"
     }
 
-    /// Reports whether its type has node ports.
+    /// Reports whether its type has node ports: `NodePort` or `LoadBalancer`.
     pub fn has_node_ports(&self) -> bool {
         self.is_load_balancer() || self.spec.kind == "NodePort"
     }
 
-    /// Reports whether clients outside can ask it.
+    /// Reports whether clients outside the cluster can reach it (node ports or external IPs).
     pub fn is_externally_accessible(&self) -> bool {
         self.has_node_ports()
             || (self.spec.kind == "ClusterIP" && !self.spec.external_ips.is_empty())
     }
 
-    /// Reports whether balancers ask each node for its health.
+    /// Reports whether load balancers query each node for its health: type `LoadBalancer` and external policy `Local`.
     pub fn needs_health_check(&self) -> bool {
         self.is_load_balancer() && self.spec.external_traffic_policy == "Local"
     }

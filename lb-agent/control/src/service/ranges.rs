@@ -1,4 +1,4 @@
-//! Where addresses and ports are taken from: each range has a lower band for those asked for by number.
+//! Ranges of addresses and ports. Each has a lower band that is left to requests for a specific value.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::model::Family;
 use crate::check::successor;
 
-/// A range that cannot be used.
+/// A range that is not usable.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the texts say it")]
 pub enum RangeError {
@@ -19,11 +19,11 @@ pub enum RangeError {
     HostBits(IpNet),
     #[error("one or two ranges of different families are needed")]
     Families,
-    #[error("{0} is no range of ports such as 30000-32767")]
+    #[error("{0} is not a range of ports such as 30000-32767")]
     Ports(String),
 }
 
-/// Says what is booked already.
+/// Tells which addresses and ports are booked.
 pub trait Taken {
     /// Reports whether a Service has this address.
     fn has_address(&self, address: IpAddr) -> bool;
@@ -31,27 +31,27 @@ pub trait Taken {
     fn has_port(&self, port: u16) -> bool;
 }
 
-/// Chance: returns a number below the given one, which is not zero.
+/// A source of random numbers: returns one below the argument, which is not zero.
 pub type Dice<'a> = dyn FnMut(u64) -> u64 + 'a;
 
-/// One range of cluster addresses.
+/// A range of cluster addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressRange {
     net: IpNet,
     first: IpAddr,
-    /// How many addresses can be given.
+    /// Number of addresses that can be given.
     size: u64,
-    /// How many of them, from the first on, are left to those who ask by number while others are free.
+    /// Size of the band from the first address on. Random allocation uses it only when the rest is full.
     band: u64,
 }
 
-/// `min(max(16, size / step), most)`, none in a range of 16 and fewer.
+/// Size of the lower band: `min(max(16, size / step), most)`; none in a range of 16 or fewer (KEP-3070, KEP-3668).
 fn band(size: u64, step: u64, most: u64) -> u64 {
     if size <= 16 { 0 } else { (size / step).clamp(16, most) }
 }
 
 impl AddressRange {
-    /// Takes a prefix: IPv4 of 12 to 29 bits, IPv6 of 64 to 125.
+    /// Takes a prefix of 12 to 29 bits for IPv4, 64 to 125 bits for IPv6. Errors: other lengths, or host bits set.
     pub fn new(net: IpNet) -> Result<Self, RangeError> {
         let width = u32::from(net.max_prefix_len() - net.prefix_len());
         let most = if net.addr().is_ipv4() { 20 } else { 64 };
@@ -65,13 +65,13 @@ impl AddressRange {
             return Err(RangeError::TooSmall(net));
         }
         let all = 1_u64.checked_shl(width).unwrap_or(u64::MAX);
-        // The network's own address is never given, nor IPv4's broadcast address.
+        // Neither the network's own address nor IPv4's broadcast address is ever given.
         let size = if net.addr().is_ipv4() { all - 2 } else { all - 1 };
         let first = successor(net.network(), 1).unwrap_or_else(|| net.network());
         Ok(Self { net, first, size, band: band(all, 16, 256) })
     }
 
-    /// Returns its family.
+    /// Returns the family of the range.
     pub const fn family(&self) -> Family {
         match self.net {
             IpNet::V4(_) => Family::V4,
@@ -79,23 +79,23 @@ impl AddressRange {
         }
     }
 
-    /// Returns the prefix.
+    /// Returns the range as a prefix.
     pub const fn net(&self) -> IpNet {
         self.net
     }
 
-    /// Returns the first address that is given: that of `default/kubernetes`.
+    /// Returns the first address of the range, which `default/kubernetes` gets.
     pub const fn first(&self) -> IpAddr {
         self.first
     }
 
-    /// Reports whether the address can be given.
+    /// Reports whether an address can be given.
     pub fn contains(&self, address: IpAddr) -> bool {
         let is_broadcast = |net: IpNet| address.is_ipv4() && address == net.broadcast();
         self.net.contains(&address) && address != self.net.network() && !is_broadcast(self.net)
     }
 
-    /// Returns a free address by chance: of the upper band, and when that is full of the lower.
+    /// Returns a random free address: from the upper band, and from the lower one if that is full.
     pub fn free(&self, dice: &mut Dice<'_>, is_taken: impl Fn(IpAddr) -> bool) -> Option<IpAddr> {
         let at = |offset: u64| successor(self.first, offset.into());
         let bands = [(self.band, self.size - self.band), (0, self.band)];
@@ -107,7 +107,7 @@ impl AddressRange {
     }
 }
 
-/// The range of node ports, both ends included.
+/// A range of node ports, both ends included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PortRange {
     first: u16,
@@ -139,15 +139,16 @@ impl std::str::FromStr for PortRange {
 }
 
 impl PortRange {
-    /// Reports whether the number lies in it.
+    /// Reports whether a port is in the range.
     pub fn contains(&self, port: i32) -> bool {
         (i32::from(self.first)..=i32::from(self.last)).contains(&port)
     }
 
-    /// Returns a free port by chance: of the upper band, and when that is full of the lower.
+    /// Returns a random free port: from the upper band, and from the lower one if that is full.
     pub fn free(&self, dice: &mut Dice<'_>, is_taken: impl Fn(u16) -> bool) -> Option<u16> {
         let size = u64::from(self.last - self.first) + 1;
         let band = band(size, 32, 128);
+        // The lower band is kept for ports and addresses that users write themselves, as in upstream.
         let bands = [(band, size - band), (0, band)];
         bands.into_iter().filter(|it| it.1 > 0).find_map(|(start, length)| {
             let chosen = dice(length);
@@ -163,12 +164,12 @@ impl PortRange {
 pub struct Ranges {
     first: AddressRange,
     second: Option<AddressRange>,
-    /// Node ports and health check ports.
+    /// Range of node ports and health check ports.
     pub ports: PortRange,
 }
 
 impl Ranges {
-    /// Takes one or two prefixes of different families.
+    /// Takes one prefix, or two of different families.
     pub fn new(nets: &[IpNet], ports: PortRange) -> Result<Self, RangeError> {
         let (first, second) = match nets {
             [first] => (AddressRange::new(*first)?, None),
@@ -181,22 +182,22 @@ impl Ranges {
         Ok(Self { first, second, ports })
     }
 
-    /// Returns the range that a Service is given an address of where it asks for no family.
+    /// Returns the range for Services that name no family.
     pub const fn first(&self) -> AddressRange {
         self.first
     }
 
-    /// Returns the range of a family.
+    /// Returns the range of a family, if there is one.
     pub fn of(&self, family: Family) -> Option<AddressRange> {
         self.all().find(|it| it.family() == family)
     }
 
-    /// Returns the one range, or both.
+    /// Returns all ranges, the default one first.
     pub fn all(&self) -> impl Iterator<Item = AddressRange> {
         [Some(self.first), self.second].into_iter().flatten()
     }
 
-    /// Reports whether there is one of each family.
+    /// Reports whether there is a range of each family.
     pub const fn is_dual(&self) -> bool {
         self.second.is_some()
     }

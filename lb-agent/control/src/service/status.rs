@@ -1,11 +1,11 @@
-//! The status of a Service, which is written apart from what is wanted.
+//! Updates of the `status` subresource.
 
 use super::defaults;
 use super::model::{Ingress, Service};
 use crate::field::Cause;
 use crate::{check, meta};
 
-/// Takes status and metadata of `new`, the rest of `old`, or returns what is wrong with them.
+/// Takes status and metadata from `new` and everything else from `old`, or returns the causes against them.
 pub fn update_status(mut new: Service, old: &Service) -> Result<Service, Vec<Cause>> {
     defaults::set(&mut new);
     new.spec.clone_from(&old.spec);
@@ -22,6 +22,7 @@ fn ingress(new: &Service, old: &Service) -> Vec<Cause> {
         let detail = "may only be used when `spec.type` is 'LoadBalancer'";
         return vec![Cause::forbidden(field, detail)];
     }
+    // Forms that upstream refuses in new objects stay valid in stored ones.
     let stored = old.status.load_balancer.ingress.iter().map(|it| it.ip.clone());
     let stored: Vec<String> = stored.filter(|it| !it.is_empty()).collect();
     let each = given.iter().enumerate();

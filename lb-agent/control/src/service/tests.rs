@@ -1,4 +1,4 @@
-//! The contract's statements about Services, by number.
+//! The rules for Services. The numbers in the names of tests only tell the rules apart.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ mod change;
 mod creation;
 mod refusals;
 
-/// A cluster of two ranges that remembers what it has given.
+/// A cluster with two ranges that remembers its bookings.
 pub(super) struct Cluster {
     pub(super) ranges: Ranges,
     pub(super) books: BTreeSet<Booking>,
@@ -70,13 +70,13 @@ impl Cluster {
     }
 }
 
-/// A Service `ns/x` of this spec.
+/// Makes a Service `ns/x` with this spec.
 pub(super) fn named(spec: &Value) -> Service {
     let object = json!({"metadata": {"name": "x", "namespace": "ns"}, "spec": spec});
     serde_json::from_value(object).unwrap()
 }
 
-/// The causes of a refusal.
+/// Returns the causes of a refusal.
 pub(super) fn causes(refusal: Result<Service, Refusal>) -> Vec<Cause> {
     match refusal {
         Err(Refusal::Invalid(causes)) => causes,
@@ -84,7 +84,7 @@ pub(super) fn causes(refusal: Result<Service, Refusal>) -> Vec<Cause> {
     }
 }
 
-/// The causes of a refusal as one text.
+/// Returns the causes of a refusal as one text.
 pub(super) fn refusal(refused: Result<Service, Refusal>) -> String {
     sentence(&causes(refused))
 }
@@ -93,7 +93,7 @@ pub(super) fn web() -> Value {
     json!({"selector": {"app": "web"}, "ports": [{"port": 80}]})
 }
 
-/// The web Service with more fields.
+/// Makes the web Service with more fields.
 pub(super) fn web_with(more: Value) -> Value {
     let mut spec = web();
     let (Value::Object(fields), Value::Object(more)) = (&mut spec, more) else { panic!("objects") };

@@ -1,4 +1,4 @@
-//! Validation of a whole Service: every fault is reported, none hides another.
+//! Validation of a whole Service: all faults are reported at once.
 
 use super::annotations::{SOURCE_RANGES, TOPOLOGY_HINTS, TOPOLOGY_MODE};
 use super::model::Service;
@@ -14,11 +14,12 @@ pub(crate) use change::change;
 
 const ONLY_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 
-/// Longest affinity of a client, in seconds.
+/// Largest `timeoutSeconds` of `ClientIP` affinity: one day.
 const AFFINITY_MOST: i32 = 86_400;
 
-/// Returns what is wrong with an object that has all defaults and allocations.
+/// Returns the faults of an object whose defaults and allocations are filled in.
 pub(crate) fn service(new: &Service, old: Option<&Service>) -> Vec<Cause> {
+    // In upstream's order, because clients print the causes in the order of the list.
     let mut causes = topology(new);
     causes.extend(ports::presence(new));
     causes.extend(kind(new));
@@ -68,6 +69,7 @@ fn kind(new: &Service) -> Vec<Cause> {
     ];
     let set = set.into_iter().filter(|it| it.0);
     causes.extend(set.map(|it| Cause::forbidden(it.1, "may not be set for ExternalName services")));
+    // A final dot marks an absolute DNS name, which upstream accepts.
     let name = new.spec.external_name.strip_suffix('.').unwrap_or(&new.spec.external_name);
     if name.is_empty() {
         causes.push(Cause::required("spec.externalName", ""));
@@ -94,7 +96,7 @@ fn affinity(new: &Service) -> Vec<Cause> {
             if (1..=AFFINITY_MOST).contains(&seconds) {
                 return Vec::new();
             }
-            // Upstream's words; the last value itself is allowed.
+            // Upstream's words, although the limit itself is allowed.
             let detail = format!("must be greater than 0 and less than {AFFINITY_MOST}");
             vec![Cause::invalid(format!("{field}.clientIP.timeoutSeconds"), seconds, &detail)]
         }
@@ -113,7 +115,7 @@ fn source_ranges(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     };
     let given = trimmed(new);
     if !given.is_empty() {
-        // The field's name with a capital letter, as upstream tells it.
+        // Upstream writes the field's name with a capital letter here.
         let field = "spec.LoadBalancerSourceRanges";
         if !new.is_load_balancer() {
             causes.push(Cause::forbidden(field, ONLY_BALANCER));

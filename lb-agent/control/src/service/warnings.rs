@@ -1,10 +1,10 @@
-//! Warnings: valid fields that deserve a word to the client.
+//! Warnings about fields that are valid and likely a mistake.
 
 use super::annotations::{TOPOLOGY_HINTS, TOPOLOGY_MODE};
 use super::model::Service;
 use crate::check;
 
-/// Returns what upstream warns of, in its words and order.
+/// Returns the warnings in upstream's words and order.
 pub fn warnings(service: &Service) -> Vec<String> {
     let spec = &service.spec;
     let mut texts = Vec::new();

@@ -1,4 +1,4 @@
-//! The file: redb, whose commits are on disk before they return and whole after any crash.
+//! The file: a redb database. A commit is on disk when it returns, and whole after any crash.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -11,16 +11,17 @@ use super::state::State;
 use super::transaction::Batch;
 use crate::service::Booking;
 
-/// Word of a key to revision and JSON.
+/// Key to revision and JSON.
 const OBJECTS: TableDefinition<'_, &str, (u64, &[u8])> = TableDefinition::new("objects");
-/// Revision to kind, time, word of the key, JSON before (revision zero: none), JSON after.
+/// Columns of a history row: kind of change, time (seconds since 1970), key, revision and JSON before (revision 0:
+/// none), JSON after.
 type Row<'a> = (u8, u64, &'a str, (u64, &'a [u8]), &'a [u8]);
 const HISTORY: TableDefinition<'_, u64, Row<'static>> = TableDefinition::new("history");
-/// Address or port; the value says nothing.
+/// Booked addresses and ports; the value is empty.
 const BOOKINGS: TableDefinition<'_, &str, ()> = TableDefinition::new("bookings");
-/// `revision`, `forgotten`, `format`.
+/// The numbers `revision`, `forgotten` and `format`.
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
-/// The version of the tables above; a file of another one is refused.
+/// Version of the tables; a file with another version is refused.
 const FORMAT: u64 = 1;
 
 #[derive(Debug)]
@@ -49,6 +50,7 @@ impl File {
         })?;
         let transaction = database.begin_write().map_err(written)?;
         let format = {
+            // redb creates a table when it is opened for writing; a reader of a new file would fail without it.
             drop(transaction.open_table(OBJECTS).map_err(written)?);
             drop(transaction.open_table(HISTORY).map_err(written)?);
             drop(transaction.open_table(BOOKINGS).map_err(written)?);
@@ -68,7 +70,7 @@ impl File {
         Err(Error::Open { path: path.display().to_string(), cause, remedy })
     }
 
-    /// Reads everything into memory.
+    /// Reads the whole file into memory.
     pub(super) fn load(&self) -> Result<State, Error> {
         let transaction = self.database.begin_read().map_err(read)?;
         let numbers = transaction.open_table(NUMBERS).map_err(read)?;
@@ -92,7 +94,7 @@ impl File {
         Ok(state)
     }
 
-    /// Writes a batch as one transaction, and forgets changes up to a revision.
+    /// Writes a batch as one database transaction, and removes history up to revision `forget`.
     pub(super) fn write(&self, batch: &Batch, forget: u64) -> Result<(), Error> {
         let transaction = self.database.begin_write().map_err(written)?;
         {
@@ -128,6 +130,7 @@ impl File {
                     (change.kind as u8, change.at, key.as_str(), before, &*change.object.json);
                 drop(history.insert(change.revision, row).map_err(written)?);
             }
+            // In the same transaction, so that after a crash the history matches the number that says where it begins.
             history.retain_in(..=forget, |_, _| false).map_err(written)?;
             let mut numbers = transaction.open_table(NUMBERS).map_err(written)?;
             if let Some(last) = batch.changes.last() {
@@ -140,7 +143,7 @@ impl File {
 }
 
 fn key(word: &str) -> Result<Key, Error> {
-    Key::of_word(word).ok_or_else(|| Error::Read(format!("{word:?} is no key")))
+    Key::of_word(word).ok_or_else(|| Error::Read(format!("{word:?} is not a key")))
 }
 
 fn change(revision: u64, (kind, at, word, before, json): Row<'_>) -> Result<Change, Error> {
@@ -148,7 +151,7 @@ fn change(revision: u64, (kind, at, word, before, json): Row<'_>) -> Result<Chan
         0 => ChangeKind::Added,
         1 => ChangeKind::Modified,
         2 => ChangeKind::Deleted,
-        other => return Err(Error::Read(format!("{other} is no kind of change"))),
+        other => return Err(Error::Read(format!("{other} is not a kind of change"))),
     };
     let key = key(word)?;
     let (before_revision, before_json) = before;
@@ -171,5 +174,5 @@ fn booking(word: &str) -> Result<Booking, Error> {
         Some(("port", it)) => it.parse().ok().map(Booking::Port),
         _ => None,
     };
-    parsed.ok_or_else(|| Error::Read(format!("{word:?} is no booking")))
+    parsed.ok_or_else(|| Error::Read(format!("{word:?} is not a booking")))
 }

@@ -1,4 +1,4 @@
-//! A stored object: its name, its bytes as they are sent, and the fields by which it can be selected.
+//! A stored object: its key, its bytes as they are sent, and the values for selectors.
 
 use std::sync::Arc;
 
@@ -8,25 +8,25 @@ use serde_json::Value;
 use crate::kind::Kind;
 use crate::schema;
 
-/// The name of an object among all.
+/// The key of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
-    /// Resource, in the plural.
+    /// Resource, as the plural in paths.
     pub resource: String,
-    /// Namespace; empty for what lives in none.
+    /// Namespace; empty for objects without one.
     pub namespace: String,
-    /// Name.
+    /// Name of the object.
     pub name: String,
 }
 
 impl Key {
-    /// Makes one.
+    /// Makes a key; `namespace` is empty for cluster-scoped kinds.
     pub fn new(resource: &str, namespace: &str, name: &str) -> Self {
         let [resource, namespace, name] = [resource, namespace, name].map(str::to_owned);
         Self { resource, namespace, name }
     }
 
-    /// Writes it as one word; none of its parts can hold a slash.
+    /// Returns the key as one text. None of its parts can contain a slash.
     pub(super) fn word(&self) -> String {
         format!("{}/{}/{}", self.resource, self.namespace, self.name)
     }
@@ -40,20 +40,20 @@ impl Key {
 /// An object at a revision.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Object {
-    /// Its name.
+    /// The identity of the object.
     pub key: Key,
     /// The revision of its last change.
     pub revision: u64,
-    /// As it is sent, in JSON.
+    /// JSON, as clients get it.
     pub json: Bytes,
-    /// In order.
+    /// Labels, sorted by key.
     pub labels: Vec<(String, String)>,
-    /// Further fields by which it can be selected.
+    /// Further fields for field selectors.
     pub fields: Vec<(&'static str, String)>,
 }
 
 impl Object {
-    /// Makes the object that is kept of a value at a revision.
+    /// Makes the object to store from a value, with a new revision.
     pub(super) fn new(key: Key, mut value: Value, revision: u64) -> Self {
         if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
             drop(metadata.insert("resourceVersion".into(), revision.to_string().into()));
@@ -64,7 +64,7 @@ impl Object {
         Self::of(key, &value, json.into(), revision)
     }
 
-    /// Makes the object that a value would be, of which nothing is kept.
+    /// Makes an object that is only shown: a dry run, or a comparison with the stored one.
     pub(crate) fn shown(key: Key, value: &Value) -> Self {
         let mut json = Vec::new();
         let kind = Kind::kept(&key.resource);
@@ -72,14 +72,14 @@ impl Object {
         Self::of(key, value, json.into(), 0)
     }
 
-    /// Returns it as of a revision.
+    /// Returns the object with another revision.
     #[must_use]
     pub(crate) const fn at(mut self, revision: u64) -> Self {
         self.revision = revision;
         self
     }
 
-    /// Takes bytes that were kept.
+    /// Makes an object from stored bytes.
     pub(super) fn kept(key: Key, json: &[u8], revision: u64) -> Self {
         let value: Value = serde_json::from_slice(json).unwrap_or_default();
         Self::of(key, &value, Bytes::copy_from_slice(json), revision)
@@ -95,35 +95,35 @@ impl Object {
         Self { key, revision, json, labels, fields }
     }
 
-    /// Reads the bytes.
+    /// Parses the stored JSON, which cannot fail.
     pub fn value(&self) -> Value {
-        // They were written by ourselves.
+        // The bytes were written by `encode`, so parsing cannot fail.
         serde_json::from_slice(&self.json).unwrap_or_default()
     }
 }
 
-/// A change of an object.
+/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is new.
+    /// The object was created.
     Added,
-    /// It is another.
+    /// The object was updated.
     Modified,
-    /// It is gone.
+    /// The object was deleted.
     Deleted,
 }
 
-/// One change of one object.
+/// A change of one object.
 #[derive(Debug)]
 pub struct Change {
-    /// The revision that it made.
+    /// The revision of the change.
     pub revision: u64,
     /// The kind of change.
     pub kind: ChangeKind,
-    /// The object after it; of a deleted one the last state, at the revision of its end.
+    /// The object after the change; for a deletion its last state, at the revision of the deletion.
     pub object: Arc<Object>,
-    /// The object before it.
+    /// The object before the change; `None` for a creation.
     pub previous: Option<Arc<Object>>,
-    /// Seconds since 1970.
+    /// Time of the change, in seconds since 1970.
     pub at: u64,
 }

@@ -7,21 +7,21 @@ use std::sync::Arc;
 use super::object::{Change, ChangeKind, Key, Object};
 use crate::service::Booking;
 
-/// The wanted revision is older than the window.
+/// The requested revision is older than the window of kept changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gone {
-    /// The oldest revision that could be asked for.
+    /// The oldest revision that can be requested.
     pub oldest: u64,
 }
 
-/// Everything, as of one revision.
+/// The whole state at one revision.
 #[derive(Debug, Default)]
 pub(super) struct State {
     revision: u64,
     objects: BTreeMap<Key, Arc<Object>>,
     bookings: BTreeSet<Booking>,
     window: BTreeMap<String, VecDeque<Arc<Change>>>,
-    /// Changes up to this revision are no longer kept.
+    /// History up to this revision has been removed.
     forgotten: u64,
 }
 
@@ -69,6 +69,7 @@ impl State {
         self.ensure_known(revision)?;
         let now = self.list(resource, namespace).into_iter();
         let mut then: BTreeMap<Key, Arc<Object>> = now.map(|it| (it.key.clone(), it)).collect();
+        // Undoes the later changes, newest first, so that the oldest `previous` of an object counts.
         let later = self.window.get(resource).into_iter().flatten().rev();
         for change in later.take_while(|it| it.revision > revision) {
             let key = &change.object.key;
@@ -95,11 +96,12 @@ impl State {
     ) -> Result<Vec<Arc<Change>>, Gone> {
         self.ensure_known(after)?;
         let Some(changes) = self.window.get(resource) else { return Ok(Vec::new()) };
+        // The changes of a resource are in the order of their revisions.
         let start = changes.partition_point(|it| it.revision <= after);
         Ok(changes.iter().skip(start).take(most).map(Arc::clone).collect())
     }
 
-    /// Takes over what a batch changed, once it is on disk.
+    /// Applies a batch, after it was written to disk.
     pub(super) fn apply(&mut self, changes: &[Arc<Change>], bookings: &BTreeMap<Booking, bool>) {
         for change in changes {
             let key = change.object.key.clone();
@@ -126,7 +128,8 @@ impl State {
         self.window.entry(resource).or_default().push_back(change);
     }
 
-    /// Returns up to which revision changes may be forgotten, to keep so many, and those after a point in time.
+    /// Returns the revision up to which history may be removed: `keep` changes of each resource remain, and all since
+    /// `since` (seconds since 1970).
     pub(super) fn forgettable(&self, keep: usize, since: u64) -> u64 {
         let of = |changes: &VecDeque<Arc<Change>>| {
             let surplus = changes.len().saturating_sub(keep);

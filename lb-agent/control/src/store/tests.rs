@@ -1,4 +1,4 @@
-//! The store by what its readers and writers see.
+//! The store as its readers and writers see it.
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -104,7 +104,7 @@ async fn statement_103_a_restart_keeps_objects_bookings_and_history() {
     assert_eq!(changes[0].previous.as_ref().unwrap().labels[0].1, "1");
 }
 
-/// The writer lets go of the file when the last handle is gone, a moment later.
+/// The writer closes the file a moment after the last handle is dropped.
 fn reopened(home: &Home) -> Store {
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     loop {

@@ -1,4 +1,4 @@
-//! One transaction: what it reads is what the ones before it left, whether on disk already or not.
+//! A transaction: it reads the result of all transactions before it, those of the same commit included.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::object::{Change, ChangeKind, Key, Object};
 use super::state::State;
 use crate::service::{Booking, Decision, Taken};
 
-/// The changes of the transactions of one commit so far.
+/// The changes of the transactions of one commit.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     pub(super) objects: BTreeMap<Key, Option<Arc<Object>>>,
@@ -26,14 +26,14 @@ impl Batch {
     }
 }
 
-/// A transaction in the making.
+/// A running transaction: it sees its own writes, and others see them after it.
 #[derive(Debug)]
 pub struct Transaction<'a> {
     state: &'a State,
     before: &'a Batch,
     own: Batch,
     revision: u64,
-    /// Seconds since 1970.
+    /// Time of its changes, in seconds since 1970.
     at: u64,
 }
 
@@ -47,21 +47,22 @@ impl<'a> Transaction<'a> {
         self.own
     }
 
-    /// Returns the revision of the last change.
+    /// Returns the revision of the last change, also of one in this transaction.
     pub const fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// Returns one object.
+    /// Returns an object as this transaction sees it.
     pub fn get(&self, key: &Key) -> Option<Arc<Object>> {
         let changed = self.own.objects.get(key).or_else(|| self.before.objects.get(key));
         changed.map_or_else(|| self.state.get(key), Clone::clone)
     }
 
-    /// Returns the objects of a resource, of one namespace or all, in order.
+    /// Returns the objects of a resource in key order, of one namespace or all.
     pub fn list(&self, resource: &str, namespace: Option<&str>) -> Vec<Arc<Object>> {
         let kept = self.state.list(resource, namespace).into_iter();
         let mut all: BTreeMap<Key, Arc<Object>> = kept.map(|it| (it.key.clone(), it)).collect();
+        // Transactions of one batch share a write to disk; each one sees those before it.
         for (key, object) in self.before.objects.iter().chain(&self.own.objects) {
             let is_other = namespace.is_some_and(|it| it != key.namespace);
             if key.resource != resource || is_other {
@@ -75,7 +76,7 @@ impl<'a> Transaction<'a> {
         all.into_values().collect()
     }
 
-    /// Keeps an object under its name and returns it with its new revision.
+    /// Stores an object under a key, and returns it with its new revision.
     pub fn put(&mut self, key: Key, value: Value) -> Arc<Object> {
         self.revision += 1;
         let object = Arc::new(Object::new(key.clone(), value, self.revision));
@@ -86,12 +87,12 @@ impl<'a> Transaction<'a> {
         object
     }
 
-    /// Removes an object and returns its last state.
+    /// Deletes an object, and returns its last state.
     pub fn delete(&mut self, key: &Key) -> Option<Arc<Object>> {
         self.end(key, None)
     }
 
-    /// Removes an object whose last state is `last`, else what is kept, and returns that.
+    /// Deletes an object with `last` as its final state, or with the stored state, and returns that.
     pub fn end(&mut self, key: &Key, last: Option<Value>) -> Option<Arc<Object>> {
         let previous = self.get(key)?;
         self.revision += 1;
@@ -108,13 +109,13 @@ impl<'a> Transaction<'a> {
         self.own.changes.push(Arc::new(Change { revision, kind, object, previous, at }));
     }
 
-    /// Books and releases what a decision says.
+    /// Applies the bookings of a decision.
     pub fn book(&mut self, decision: &Decision) {
         self.own.bookings.extend(decision.releases.iter().map(|it| (*it, false)));
         self.own.bookings.extend(decision.books.iter().map(|it| (*it, true)));
     }
 
-    /// Gives something back.
+    /// Releases a booking, so that its address or port is free again.
     pub fn release(&mut self, booking: Booking) {
         let _: Option<bool> = self.own.bookings.insert(booking, false);
     }

@@ -1,4 +1,4 @@
-//! The one thread that writes: takes what waits, runs it in turn, commits once, and only then shows it.
+//! The writer thread: runs waiting transactions in order, commits them together, and then makes the result visible.
 
 use std::sync::{Arc, PoisonError, RwLock, mpsc};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,12 +10,12 @@ use super::state::State;
 use super::transaction::{Batch, Transaction};
 use super::{Error, Retention};
 
-/// Told when what was written is on disk, or is not.
+/// Called with the result of the commit.
 pub(super) type Reply = Box<dyn FnOnce(Result<(), Error>) + Send>;
-/// One transaction, and whether what it did is to be kept.
+/// A transaction; returns whether its changes are to be stored, and the function to call after the commit.
 pub(super) type Job = Box<dyn FnOnce(&mut Transaction<'_>) -> (bool, Reply) + Send>;
 
-/// So many transactions share a commit at most.
+/// Largest number of transactions in one commit.
 const TOGETHER: usize = 1_024;
 
 pub(super) struct Writer {
@@ -38,7 +38,7 @@ impl Writer {
         let mut batch = Batch::default();
         let mut replies = Vec::new();
         let forget = {
-            // Nobody else writes, so what is read here stays true until it is applied below.
+            // No other thread writes, so the state that is read here stays valid until the changes are applied below.
             let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
             for job in jobs {
                 let mut transaction = Transaction::new(&state, &batch, now);
@@ -63,6 +63,7 @@ impl Writer {
             let _: u64 = self.published.send_replace(revision);
         }
         for reply in replies {
+            // Only now: a client must not learn of a change that a crash could still undo.
             reply(written.clone());
         }
     }

@@ -1,7 +1,7 @@
 //! Writes the log without blocking the agent: lines that cannot be written are dropped and counted.
 //!
-//! A thread of its own writes, and may wait for ever for a reader that has stopped. A task that logs never waits. A
-//! full disk costs log lines and nothing else.
+//! A separate thread writes, and may block for ever on a reader that has stopped. A task that logs never blocks. A full
+//! disk costs only log lines.
 
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,47 +11,47 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written.
+/// Largest number of lines that wait to be written.
 const WAITING: usize = 4_096;
-/// How long the end of the process waits for them.
+/// Time limit for writing them at the end of the process.
 const LAST_LINES: Duration = Duration::from_millis(500);
 
-/// Lines of this process that were lost.
+/// Number of lines that this process has lost.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
-/// How many lines of the log were lost.
+/// Returns the number of log lines that were lost.
 pub fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Takes lines for the thread that writes them.
+/// A handle that queues lines for the writer thread.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
     to: SyncSender<Message>,
     lost: &'static AtomicU64,
 }
 
-/// The messages to the thread.
+/// A message to the writer thread.
 #[derive(Debug)]
 enum Message {
     Line(Vec<u8>),
-    /// Say when all before this is written.
+    /// Replies once all lines before it are written.
     Flush(SyncSender<()>),
 }
 
-/// One line that is being put together; it is handed over when it is dropped.
+/// A line under construction; dropping it queues it.
 #[derive(Debug)]
 pub(super) struct Line {
     text: Vec<u8>,
     lines: Lines,
 }
 
-/// Waits, when it is dropped, until what was logged is written, but not for long.
+/// Dropping it waits for the queued lines to be written, for a limited time.
 #[derive(Debug)]
-#[must_use = "what was logged last may be lost without it"]
+#[must_use = "the last log lines may be lost without it"]
 pub struct LastLines(SyncSender<Message>);
 
-/// Begins to write lines to `sink`.
+/// Starts the writer thread with this sink.
 pub(super) fn start(sink: impl Write + Send + 'static) -> io::Result<(Lines, LastLines)> {
     start_counting(sink, &LOST)
 }
@@ -60,6 +60,7 @@ fn start_counting(
     sink: impl Write + Send + 'static,
     lost: &'static AtomicU64,
 ) -> io::Result<(Lines, LastLines)> {
+    // Bounded: a reader that has stopped must not make the agent's memory grow.
     let (to, from) = sync_channel(WAITING);
     drop(thread::Builder::new().name("log".to_owned()).spawn(move || write(sink, &from, lost))?);
     Ok((Lines { to: to.clone(), lost }, LastLines(to)))
@@ -73,7 +74,7 @@ fn write(mut sink: impl Write, from: &Receiver<Message>, lost: &AtomicU64) {
                     lost.fetch_add(1, Ordering::Relaxed);
                 }
             }
-            // Whoever waited may have gone on.
+            // The sender of this message may have stopped waiting.
             Message::Flush(written) => drop(written.try_send(())),
         }
     }
@@ -111,7 +112,7 @@ impl Drop for LastLines {
     fn drop(&mut self) {
         let (written, wait) = sync_channel(1);
         if self.0.try_send(Message::Flush(written)).is_ok() {
-            // Nobody may read it any more.
+            // The writer thread may be blocked: give up after the time limit.
             let _is_written: Result<(), RecvTimeoutError> = wait.recv_timeout(LAST_LINES);
         }
     }

@@ -1,12 +1,12 @@
-//! Flags of kube-proxy without a meaning here: accepted in each spelling, named in a warning, left out of `--help`.
+//! kube-proxy's flags without a meaning here: accepted in each spelling, named in a warning, and left out of `--help`.
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-/// Flags that are accepted and do nothing, as given.
+/// The ignored flags that were given.
 #[derive(Clone, Debug, Default)]
 pub struct IgnoredFlags(pub Vec<&'static str>);
 
-/// Name, and whether it stands alone.
+/// Name of the flag, and whether it takes no value.
 const WITHOUT_MEANING: [(&str, bool); 32] = [
     ("boot-id-file", false),
     ("config-sync-period", false),
@@ -47,6 +47,7 @@ impl Args for IgnoredFlags {
         WITHOUT_MEANING.iter().fold(cmd, |cmd, (name, alone)| {
             let arg = Arg::new(*name).long(*name).hide(true).action(ArgAction::Append);
             let arg = if *alone {
+                // A boolean of Go's flag syntax takes its value only after `=`.
                 arg.num_args(0..=1).require_equals(true).default_missing_value("true")
             } else {
                 arg.allow_hyphen_values(true)

@@ -1,5 +1,5 @@
-//! Each field of `KubeProxyConfiguration` that the parser knows: it is in `config view` and in the migrated file, or
-//! it is named as ignored. None is dropped in silence.
+//! Each field of `KubeProxyConfiguration` that the parser knows is in `config view` and in the migrated file, or is
+//! named as ignored. None is dropped silently.
 
 use super::*;
 use crate::config::migrate::migrate;
@@ -66,7 +66,7 @@ const FIELDS: [(&str, &str); 58] = [
     ("winkernel.sourceVip", "10.0.0.7"),
 ];
 
-/// A file with one field, in a mode of kube-proxy.
+/// Makes a file with one field, in a mode of kube-proxy.
 fn text(mode: &str, (field, value): (&str, &str)) -> String {
     let field = match field.split_once('.') {
         Some((section, field)) => format!("{section}: {{{field}: {value}}}"),
@@ -76,16 +76,16 @@ fn text(mode: &str, (field, value): (&str, &str)) -> String {
     format!("apiVersion: {}\nkind: {}\n{mode}{field}\n", KUBE_PROXY.0, KUBE_PROXY.1)
 }
 
-/// The entries that somebody set, but for the mode.
+/// Returns the entries that are set, except the mode.
 fn set(config: &Config) -> Vec<(String, String)> {
     let entries = config.entries().into_iter();
     let set = entries.filter(|entry| entry.origin != Origin::Default && entry.field != "mode");
-    // The field of the mode that is left out is that of the default one.
+    // A mode that is left out is the default one.
     let name = |field: &str| field.replace("nftables.", "iptables.").replace("ipvs.", "iptables.");
     set.map(|entry| (name(&entry.field), entry.value.to_string())).collect()
 }
 
-/// Whether one of the warnings is about a field, or about all of Windows.
+/// Reports whether one of the warnings is about a field, or about all fields of Windows.
 fn names(warnings: &[String], field: &str) -> bool {
     let name = if field.starts_with("winkernel.") { "winkernel" } else { field };
     let is_named =
@@ -118,7 +118,7 @@ fn each_field_is_kept_or_named() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The table above is whole: it has each name that the source of the parser has.
+/// The table above is complete: it has each name in the source of the parser.
 #[test]
 fn each_name_in_the_parser_is_in_the_table() {
     let source = include_str!("../kube_proxy.rs").split("fn node_port_address(").next().unwrap();
@@ -128,7 +128,7 @@ fn each_name_in_the_parser_is_in_the_table() {
     };
     let words = source.split('"').skip(1).step_by(2).filter(is_name);
     let known = |word: &str| FIELDS.iter().any(|(field, _)| field.split('.').any(|it| it == word));
-    // Words of `logging.format` and modes.
+    // Values of `logging.format` and modes.
     let values = ["text", "json"];
     let missing: Vec<&str> = words.filter(|word| !known(word) && !values.contains(word)).collect();
     assert!(missing.is_empty(), "{missing:?}");

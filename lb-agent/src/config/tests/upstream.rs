@@ -1,4 +1,4 @@
-//! kube-proxy's flags and fields in each spelling that it takes: what they mean here, and which of them wins.
+//! kube-proxy's flags and fields in each accepted spelling: their meaning here, and which of them takes precedence.
 
 use super::*;
 

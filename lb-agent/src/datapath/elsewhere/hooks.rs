@@ -1,5 +1,6 @@
-//! Every program at a hook where programs of ours may be: tcx and XDP of the interfaces of this namespace, tc filters
-//! there, and the socket hooks of a cgroup. A hook that cannot be read counts as empty.
+//! Lists the programs at all hooks where this agent attaches. A hook that cannot be read counts as empty.
+//!
+//! The hooks are tcx and XDP of the interfaces of this namespace, tc filters there, and the socket hooks of a cgroup.
 
 use std::fmt;
 use std::fs::File;
@@ -35,12 +36,12 @@ const CLSACT: [(Direction, u32); 2] =
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hook {
     pub(super) kind: Kind,
-    /// Number of its link, where the kernel tells.
+    /// Id of its link, if the kernel reports one.
     pub(super) link: Option<u32>,
     pub(super) program: u32,
 }
 
-/// The kind of a hook, with what it is at.
+/// The kind of a hook, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Tcx {
@@ -82,9 +83,10 @@ impl fmt::Display for Hook {
     }
 }
 
-/// Every program at the hooks of this namespace's interfaces and of a cgroup.
+/// Returns every program at the hooks of this namespace's interfaces and of a cgroup.
 pub(super) fn all(cgroup: &Path) -> Vec<Hook> {
     let mut all = of_devices().unwrap_or_default();
+    // A wrong `--cgroup` is reported where it is used.
     let Ok(cgroup) = File::open(cgroup) else { return all };
     for name in SOCKET_HOOKS {
         let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));
@@ -99,6 +101,7 @@ fn of_devices() -> io::Result<Vec<Hook>> {
     let mut all = Vec::new();
     for (index, device, xdp) in devices(&socket)? {
         for direction in Direction::BOTH {
+            // An interface may vanish during the walk; it then has no programs.
             let hooked = attached_programs(index, direction).unwrap_or_default();
             all.extend(hooked.into_iter().map(|hooked| Hook {
                 kind: Kind::Tcx { device: device.clone() },
@@ -114,6 +117,7 @@ fn of_devices() -> io::Result<Vec<Hook>> {
                 link: None,
                 program,
             };
+            // Filters of older tools are not links, and `attached_programs` does not list them.
             let found = filters(&socket, index, parent).unwrap_or_default();
             all.extend(found.into_iter().map(filter));
         }
@@ -121,7 +125,7 @@ fn of_devices() -> io::Result<Vec<Hook>> {
     Ok(all)
 }
 
-/// Index, name and XDP program of each interface.
+/// Returns index, name and XDP program of each interface.
 fn devices(socket: &Socket) -> io::Result<Vec<(u32, String, Option<u32>)>> {
     let device = |body: &[u8]| {
         let attributes = body.get(OF_LINK..)?;
@@ -135,14 +139,14 @@ fn devices(socket: &Socket) -> io::Result<Vec<(u32, String, Option<u32>)>> {
     Ok(all)
 }
 
-/// Priority, handle and program of each filter at a place of an interface.
+/// Returns priority, handle and program of each eBPF filter at one side of an interface.
 fn filters(socket: &Socket, index: u32, parent: u32) -> io::Result<Vec<(u16, u32, u32)>> {
     let [index, parent] = [index, parent].map(u32::to_ne_bytes);
     let body = [[0; 4], index, [0; 4], parent, [0; 4]].concat();
     let filter = |body: &[u8]| {
         let options = find(body.get(OF_FILTER..)?, OPTIONS)?;
         let program = word(find(options, FILTER_PROGRAM)?, 0)?;
-        // The upper half of `tcm_info`.
+        // The upper 16 bits of `tcm_info` are the priority.
         Some(((word(body, 16)? >> 16) as u16, word(body, 8)?, program))
     };
     let mut all = Vec::new();

@@ -1,6 +1,6 @@
-//! The numbers of socket hooks.
+//! Attach types of the socket hooks.
 
-/// A socket hook as bpf(2) numbers it.
+/// Returns the attach type of a socket hook (`enum bpf_attach_type`).
 pub(in crate::datapath) fn attach_type(name: &str) -> u32 {
     match name {
         "connect4" => 10,

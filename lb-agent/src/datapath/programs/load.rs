@@ -1,4 +1,4 @@
-//! Loads programs from the object: verified by the kernel, and pinned.
+//! Loads programs from the object: the kernel verifies them, and they are pinned.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -19,15 +19,15 @@ use crate::datapath::{CLASSIFIERS, Error, L3, PATHS, SOCKET_HOOKS, XDP_PATH, obj
 use crate::maps::SHAPES;
 use crate::syscall;
 
-/// Programs that every node has.
+/// Returns the programs that every node needs.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     CLASSIFIERS.into_iter().chain(PATHS).chain(SOCKET_HOOKS)
 }
 
-/// Whether every program is pinned there, and together they use every pinned map.
+/// Reports whether every program is pinned and they use exactly the pinned maps.
 ///
-/// Each map is used by one of them at least: one that was recreated would be missing among those they use. The array of
-/// the XDP program is used by that program alone, which is pinned once it was asked for.
+/// Each map is used by at least one program. A map that was recreated is not among the maps that the programs use. Only
+/// the XDP program uses its array, and it is pinned once it was loaded.
 pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     let id = |path: PathBuf| MapInfo::from_pin(path).map(|info| info.id());
     let has_xdp = directory.join(XDP).exists();
@@ -40,29 +40,30 @@ pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     let programs = names().chain(has_xdp.then_some(XDP));
     let used: Option<Vec<Vec<u32>>> = programs.map(uses).collect();
     let (Ok(ids), Some(used)) = (ids, used) else { return false };
+    // Programs over other maps would look alike and read entries that are no longer written.
     ids.is_subset(&used.into_iter().flatten().collect())
 }
 
-/// How the object is loaded.
+/// Paths and sizes for loading the object.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
-    /// The directory of the pinned maps. Those that are missing are made.
+    /// Directory of the pinned maps. Missing ones are created.
     pub(super) maps: &'a Path,
-    /// The directory of the programs' pins.
+    /// Directory for the pins of the programs.
     pub(super) programs: &'a Path,
-    /// Entries of new maps.
+    /// Entries of new maps, by name.
     pub(super) sizes: &'a BTreeMap<&'static str, u32>,
     pub(super) packet_log: PacketLog,
 }
 
-/// Loads the object and pins every program.
+/// Loads the object and pins every program that a node needs.
 pub(super) fn load(sources: &Sources<'_>) -> Result<Ebpf, Error> {
     let mut ebpf = object_over(sources)?;
     verify_all(&mut ebpf)?;
     connect_paths(&mut ebpf)?;
     names().try_for_each(|name| pin_program(&mut ebpf, name, sources.programs))?;
     if sources.packet_log != PacketLog::Off {
-        // A program that is loaded later logs to a ring of its own, which nobody reads.
+        // A program that is loaded later would log to a ring buffer of its own, which is not read.
         for name in L3 {
             load_program(&mut ebpf, name, SchedClassifier::load)?;
             pin_program(&mut ebpf, name, sources.programs)?;
@@ -71,10 +72,10 @@ pub(super) fn load(sources: &Sources<'_>) -> Result<Ebpf, Error> {
     Ok(ebpf)
 }
 
-/// Hands the programs that every node has to the verifier, which takes most of a first start.
+/// Passes the programs that every node needs to the verifier, which takes most of a first start.
 ///
-/// The largest has a thread of its own, the others another one. Two at a time: each needs some ten megabytes of the
-/// agent's memory cgroup while it is walked (ADR 0032).
+/// The largest one has a thread of its own, and the others share another. Not more than two at a time: verification of
+/// each takes some ten megabytes of the agent's memory cgroup (ADR 0032).
 fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
     let [ingress_path, _] = PATHS;
     let [mut ingress, mut others, mut hooks]: [Vec<_>; 3] = Default::default();
@@ -88,6 +89,7 @@ fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
             others.push((name, program));
         }
     }
+    // A missing program would leave its hook without effect, so it is an error of the build.
     if ingress.len() + others.len() + hooks.len() != names().count() {
         return Err(Error::NoObject);
     }
@@ -99,7 +101,7 @@ fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
     })
 }
 
-/// The object over the pinned maps, its programs not yet verified.
+/// Opens the object over the pinned maps; its programs are not verified yet.
 fn object_over(sources: &Sources<'_>) -> Result<Ebpf, Error> {
     let Sources { maps, programs, sizes, packet_log } = *sources;
     let mut loader = packet_log.loader();
@@ -108,6 +110,7 @@ fn object_over(sources: &Sources<'_>) -> Result<Ebpf, Error> {
     }
     for shape in &SHAPES {
         loader.map_pin_path(shape.name, maps.join(shape.name));
+        // Only for maps that do not exist yet: a pinned map keeps its size.
         if let Some(entries) = sizes.get(shape.name).filter(|_| shape.content.is_sizable()) {
             loader.map_max_entries(shape.name, *entries);
         }
@@ -122,7 +125,7 @@ pub(super) fn load_and_pin(sources: &Sources<'_>, name: &'static str) -> Result<
     syscall::pin(program.as_fd(), &path).map_err(pin(&path))
 }
 
-/// Loads one program of ours, also when it is loaded already: it is a program of its own then.
+/// Loads a program from the object again; it is independent of an earlier copy.
 pub(super) fn load_apart(sources: &Sources<'_>, name: &'static str) -> Result<OwnedFd, Error> {
     let mut ebpf = object_over(sources)?;
     if name == XDP {
@@ -144,7 +147,7 @@ fn pin_program(ebpf: &mut Ebpf, name: &'static str, directory: &Path) -> Result<
     pinned.map_err(pin(&path))
 }
 
-/// Hands one program to the verifier.
+/// Passes one program to the verifier.
 fn load_program<P>(
     ebpf: &mut Ebpf,
     name: &'static str,
@@ -157,7 +160,7 @@ where
     verify(vec![(name, program)], load)
 }
 
-/// Hands programs of one kind to the verifier, one after the other.
+/// Passes programs of one type to the verifier, one after the other.
 fn verify<P>(
     programs: Vec<(&'static str, &mut Program)>,
     load: fn(&mut P) -> Result<(), ProgramError>,

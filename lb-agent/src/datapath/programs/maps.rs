@@ -1,5 +1,5 @@
-//! Handles to the maps of our programs, so that a removed pin can be restored: otherwise nothing could find the map
-//! again, and a program that is loaded meanwhile would start with an empty one.
+//! Handles to the maps of our programs, to restore a removed pin. Without the pin no process could find the map again,
+//! and a program loaded later would start with an empty one.
 
 use std::fs;
 use std::io;
@@ -15,14 +15,14 @@ use crate::syscall;
 /// The maps and their pins.
 #[derive(Debug)]
 pub(in crate::datapath) struct MapPins {
-    /// The directory of the maps that outlive the programs.
+    /// Directory of the maps that outlive the programs.
     directory: PathBuf,
-    /// By pin; with the number that the kernel gave it.
+    /// Pin, map, and the id that the kernel gave the map.
     maps: Vec<(PathBuf, OwnedFd, u32)>,
 }
 
 impl MapPins {
-    /// Holds every map of ours: those of a directory, and those of the programs' load in another one.
+    /// Opens all our maps: those in `directory`, and those of the load in `programs`.
     pub(super) fn open(directory: &Path, programs: &Path) -> Result<Self, Error> {
         let open = |path: PathBuf| {
             let map = syscall::open_pin(&path).map_err(pin(&path))?;
@@ -39,11 +39,12 @@ impl MapPins {
         &self.directory
     }
 
-    /// Gives pins that somebody removed, or put another map under, back to our maps; says how many.
+    /// Restores the pins of our maps that were removed or replaced by another map. Returns how many.
     pub(super) fn restore(&self) -> Result<usize, Error> {
         let mut restored = 0;
         for (path, map, id) in &self.maps {
             match syscall::open_pin(path).and_then(|it| syscall::map_id(it.as_fd())) {
+                // Compared by id, because another program may have put a map of its own there.
                 Ok(found) if found == *id => continue,
                 Ok(_) => remove_pin(path)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -1,10 +1,10 @@
-//! The maps by which the programs of all roles reach the whole paths: the arrays of tail calls,
-//! and the working memory in which they leave their role.
+//! The maps by which the programs of all roles reach the whole path: the arrays of tail calls, and the working memory
+//! where they store their role.
 //!
-//! They belong to the programs of one load and lie beside their pins, so that a program that is
-//! loaded apart later has the same. The kernel empties an array as soon as neither a pin nor a
-//! process holds it, whatever programs use it (`bpf_map_put_uref`, kernel/bpf/syscall.c). Those
-//! of an earlier load therefore stay pinned until no link uses its programs.
+//! The maps belong to the programs of one load and are pinned beside them, so that a program loaded later shares them.
+//! The kernel empties an array as soon as neither a pin nor a process holds it, even if programs use it
+//! (`bpf_map_put_uref`, kernel/bpf/syscall.c). The maps of an earlier load therefore stay pinned until no link uses its
+//! programs.
 
 use std::fs;
 use std::io;
@@ -28,17 +28,17 @@ pub(super) const XDP_ARRAY: &str = "XDP_PATH";
 /// The arrays, and the working memory.
 const MAPS: [&str; 3] = [ARRAY, XDP_ARRAY, "SCRATCH"];
 
-/// The names of these maps, and their pins beside those of the programs.
+/// Returns the names of these maps, and their pins beside those of the programs.
 pub(super) fn pins(directory: &Path) -> [(&'static str, PathBuf); 3] {
     MAPS.map(|name| (name, directory.join(name)))
 }
 
-/// The beginning of the name of a pin that was set aside; the number of the map follows.
+/// Returns the prefix of the pin of a map that was set aside; the map's id follows.
 fn aside(name: &str) -> String {
     format!("{name}-")
 }
 
-/// Writes the whole paths of the tc programs into their array: from then on every packet is served.
+/// Writes the tc programs of the whole path into their array. From then on every packet is served.
 pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
     connect(ebpf, ARRAY, &PATHS, |program| <&SchedClassifier>::try_from(program)?.fd())
 }
@@ -60,6 +60,7 @@ fn connect(
     for &name in names {
         let program = ebpf.program(name).ok_or(Error::NoObject)?;
         let fd = fd(program).map_err(|source| Error::Program { name, source })?;
+        // A handle of its own, because the array below borrows the object.
         programs.push(fd.try_clone().map_err(pin(Path::new(name)))?);
     }
     let map: &mut Map = ebpf.map_mut(array).ok_or(Error::NoObject)?;
@@ -70,7 +71,7 @@ fn connect(
     Ok(())
 }
 
-/// Gives the pins of an earlier load other names: its programs are still attached.
+/// Renames the pins of an earlier load, whose programs are still attached.
 pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
     for (name, path) in pins(directory) {
         let id = match syscall::open_pin(&path).and_then(|map| syscall::map_id(map.as_fd())) {
@@ -78,13 +79,14 @@ pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(pin(&path)(error)),
         };
+        // The id makes the name unique; several loads can be set aside at once.
         let other = directory.join(format!("{}{id}", aside(name)));
         fs::rename(&path, other).map_err(pin(&path))?;
     }
     Ok(())
 }
 
-/// Lets the maps of earlier loads go; to be called when no link uses their programs.
+/// Removes the pins of maps of earlier loads. Call it when no link uses their programs.
 pub(super) fn forget_aside(directory: &Path) -> Result<(), Error> {
     for path in cleanup::list(directory)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Records the meaning of the bytes in maps beside the maps: directories `meanings/<map>-<fingerprint>`, for a bpffs
-//! holds no files.
+//! Records beside the maps what their bytes mean: directories `meanings/<map>-<fingerprint>`, because a bpffs cannot
+//! contain files.
 //!
-//! Maps of one size may hold different types in two layouts. A map without the right fingerprint is not read.
+//! Maps of one size may contain different types in two layouts. A map without the right fingerprint is not read.
 
 use std::fs;
 use std::io;
@@ -16,36 +16,37 @@ use crate::datapath::links::remove_pin;
 use crate::datapath::{Error, LAYOUT, cleanup};
 use crate::maps::{SHAPES, Shape};
 
-/// The directory beside `maps`.
+/// Directory of the fingerprints, beside `maps`.
 pub(in crate::datapath) const DIRECTORY: &str = "meanings";
 
-/// Whether what a map of a layout holds is what ours of that name holds.
+/// Reports whether a map of a layout has the same content type as ours of that name.
 pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
     mark(layout, shape).is_dir()
 }
 
-/// Whether the maps below a `--bpf-dir` are of a build for which they mean something else than for us.
+/// Reports whether the maps below a `--bpf-dir` belong to a build that gives their bytes another meaning.
 pub fn is_of_another_build(dir: &Path) -> bool {
     let layout = dir.join(LAYOUT);
     others(&layout).is_ok_and(|others| !others.is_empty())
 }
 
-/// Two builds may give one name to layouts that differ. A layout that such a build left under our name gets another
-/// name, so that it is taken over as what it is: another layout.
+/// Renames a layout that another build left under our name. Two builds may give one name to different layouts; under
+/// another name it is taken over as what it is, another layout.
 pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
+    // Counters with another meaning are just reset.
     let other = others(&ours)?.into_iter().find(|shape| shape.content != Content::Counters);
     let Some(shape) = other else { return Ok(()) };
     let names = (0_u32..).map(|number| dir.join(format!("v{number}")));
     let Some(name) = names.into_iter().find(|name| !name.exists()) else { return Ok(()) };
     let renamed = fs::rename(&ours, &name);
     renamed.map_err(|source| Error::Pin { path: ours, source })?;
-    info!(map = shape.name, name = %name.display(), "maps of another build have another meaning; they are moved aside");
+    info!(map = shape.name, name = %name.display(), "maps of another build have other contents; moving them aside");
     Ok(())
 }
 
-/// Removes counters that another build counts by other positions. The map of our programs begins at 0 in their place;
-/// those that are still attached go on counting in the old one, until ours replace them.
+/// Removes counters that another build numbers differently. Ours start at 0 in a new map; programs still attached count
+/// in the old one until ours replace them.
 pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
     for shape in others(layout)?.into_iter().filter(|shape| shape.content == Content::Counters) {
         remove_pin(&layout.join("maps").join(shape.name))?;
@@ -54,7 +55,7 @@ pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// The maps of a layout that an earlier run wrote down something else for.
+/// Returns the maps of a layout for which an earlier run recorded another meaning.
 fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
     let noted = cleanup::list(&layout.join(DIRECTORY))?;
     let is_other = |shape: &&Shape| {
@@ -64,12 +65,12 @@ fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
     Ok(SHAPES.iter().filter(is_other).collect())
 }
 
-/// Writes down what our maps hold, after [`set_aside`].
+/// Records the meaning of our maps. To be called after [`set_aside`].
 pub(in crate::datapath) fn note(layout: &Path) -> Result<(), Error> {
     let noted = cleanup::list(&layout.join(DIRECTORY))?;
     for shape in &SHAPES {
         let mark = mark(layout, shape);
-        // A mark of a map that is not there any more.
+        // The record of a map that was removed.
         for old in noted.iter().filter(|old| **old != mark && is_about(old, shape)) {
             remove(old)?;
         }
@@ -96,20 +97,19 @@ fn mark(layout: &Path, shape: &Shape) -> PathBuf {
     layout.join(DIRECTORY).join(format!("{}-{:016x}", shape.name, meaning(shape)))
 }
 
-/// A mark that tells the content of a map from that of another build:
-/// types, kind and fixed size; of counters the meaning of each position.
+/// Returns the fingerprint of a map: types, kind and fixed size; for counters also the meaning of each position.
 fn meaning(shape: &Shape) -> u64 {
     let of = shaped(shape.meaning, shape);
     if shape.content == Content::Counters { counters(of) } else { of }
 }
 
-/// Goes on with the kind of a map, its sizes, and its entries if their number is fixed.
+/// Adds the kind of a map and its sizes to a hash, and the number of entries if it is fixed.
 pub(super) fn shaped(hash: u64, shape: &Shape) -> u64 {
     let entries = if shape.content.is_sizable() { 0 } else { shape.entries };
     number(named(hash, &shape.to_string()), entries.into())
 }
 
-/// The meaning of each counter, by its position.
+/// Adds the meaning of each counter to a hash, in order.
 fn counters(hash: u64) -> u64 {
     let hooks = Hook::ALL.iter().map(|hook| hook.name());
     let verdicts = Verdict::all().map(Verdict::name);
@@ -132,13 +132,13 @@ mod tests {
         note(&layout).unwrap();
         note(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
-        // A mark of another build, of a map that is not there: nothing to take over.
+        // A fingerprint of another build for a map that does not exist: nothing to take over.
         let other = layout.join(DIRECTORY).join("FLOWS6-0123456789abcdef");
         fs::rename(mark(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         note(&layout).unwrap();
         assert!(is_same(&layout, flows) && !other.exists());
-        // The same, and the map is there.
+        // The same, and the map exists.
         fs::rename(mark(&layout, flows), &other).unwrap();
         fs::create_dir_all(layout.join("maps/FLOWS6")).unwrap();
         fs::create_dir(dir.join("v0")).unwrap();

@@ -1,5 +1,5 @@
-//! The end of an upgrade: entries that packets wrote into the maps of an earlier run are copied, then its programs are
-//! detached.
+//! The end of an upgrade: copies entries that packets wrote into the maps of an earlier run, then detaches its
+//! programs.
 
 use tracing::warn;
 
@@ -7,21 +7,21 @@ use super::{Previous, Replaced, handover};
 use crate::datapath::{Datapath, Error};
 
 impl Datapath {
-    /// Carries over what packets wrote since the maps were made: right before programs are replaced, so that little
-    /// is missing between that and [`Datapath::finish_upgrade`].
+    /// Copies what packets wrote since the maps were created. Call it right before programs are replaced, so that
+    /// little is missing until [`Datapath::finish_upgrade`].
     pub fn carry(&self) -> Result<(), Error> {
         let maps = self.dir.join("maps");
         self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
         self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false))
     }
 
-    /// Whether ours and an earlier run's programs do not write the same maps.
+    /// Reports whether an earlier run's programs write other maps than ours do.
     pub(in crate::datapath) fn hands_over(&self) -> bool {
         self.previous.is_some() || self.replaced.iter().any(Replaced::is_memory)
     }
 
-    /// To be called when every question meets our programs: moves over what went into the maps of an earlier run
-    /// meanwhile, then takes its programs off. After a failure it may be called again.
+    /// Copies the entries that packets meanwhile wrote into an earlier run's maps, then detaches its programs. Call it
+    /// when every request meets our programs; after a failure, call it again.
     pub fn finish_upgrade(&mut self) -> Result<(), Error> {
         let (maps, links) = (self.dir.join("maps"), self.dir.join("links"));
         if let Some(previous) = &self.previous
@@ -33,6 +33,7 @@ impl Datapath {
             );
         }
         if self.hands_over() {
+            // Packets inside the detached programs may still write; the copy must come after them.
             crate::syscall::wait_for_programs();
         }
         for replaced in &self.replaced {
@@ -48,7 +49,7 @@ impl Datapath {
                 "some late entries of the previous layout were not copied"
             );
         }
-        // Their programs first: they answer from these maps.
+        // The programs first: they still answer from these maps.
         handover::forget(&links)?;
         self.replaced.iter().try_for_each(Replaced::forget)?;
         self.replaced.clear();

@@ -1,13 +1,14 @@
-//! From the programs of one set of maps to those of another, where packets write: the earlier run's programs stay
-//! beside ours until everything they know was carried over.
+//! The change from the programs of one set of maps to those of another: the earlier run's programs stay beside ours
+//! until all their flows are copied.
 //!
-//! One by one, links would be switched while packets are on their way: a flow that the programs of one map began at one
-//! device would be answered through a device where those of the other map already are, which do not know it. So where
-//! answers pass, both are attached, ours first: each translates what it knows and hands on what it does not. A packet
-//! that ours translated matches no frontend and no flow of theirs; but a backend that is itself a frontend: until the
-//! old programs go, a new connection to it may be translated twice. Where mostly questions come in, by devices of
-//! pods, ours take over at once, by one update: of the answers there, to the pod itself and to this host, those are
-//! lost whose flow is not in a map that both programs share.
+//! Links can only be switched one by one, while packets pass. A flow that the programs of one set began at one
+//! interface could be answered through an interface with programs of the other set, which do not know the flow. So
+//! where answers pass, both programs are attached, ours first: each translates the flows that it knows and passes the
+//! rest on. A packet that ours translated matches no frontend and no flow of the others. The exception is a backend
+//! that is itself a frontend: until the old programs go, a new connection to it may be translated twice.
+//!
+//! Where mostly requests arrive, on interfaces of pods, ours take over at once, by one update. Of the answers there (to
+//! the pod itself, and to this host) those are lost whose flow is not in a map that both share.
 
 use std::ffi::OsString;
 use std::fs;
@@ -19,15 +20,15 @@ use crate::datapath::links::Failure;
 use crate::datapath::role::{Direction, Role};
 use crate::datapath::{Error, cleanup};
 
-/// The end of the name of a pin whose link, of an earlier run, stays for a while.
+/// Suffix of the pin of an earlier run's link that stays for a while.
 const ASIDE: &str = "-old";
 
-/// Where a program goes.
+/// Where a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::datapath) enum Place {
-    /// Into the link that an earlier run left, in place of its program.
+    /// In the link that an earlier run left, in place of its program.
     Instead,
-    /// Beside the link that an earlier run left.
+    /// In a new link, beside the one that an earlier run left.
     Beside,
 }
 
@@ -41,20 +42,21 @@ impl Place {
         if hands_over && has_answers { Self::Beside } else { Self::Instead }
     }
 
-    /// At a socket hook.
+    /// Returns the place of a program at a socket hook.
     pub(in crate::datapath) fn at_hook(name: &str, hands_over: bool) -> Self {
         if hands_over && brings_answers(name) { Self::Beside } else { Self::Instead }
     }
 }
 
-/// The pin of what stays beside a link of ours.
+/// Returns the pin for an earlier link that stays beside ours.
 pub(in crate::datapath) fn aside(link: &Path) -> PathBuf {
     let mut name: OsString = link.into();
     name.push(ASIDE);
     name.into()
 }
 
-/// Gives the name of a link to one beside it. Where an earlier attempt ended halfway, the link of before that stays.
+/// Renames a link so that another can be made beside it. If an earlier attempt was interrupted, the link it renamed
+/// stays.
 pub(in crate::datapath) fn make_room(link: &Path, place: Place) -> Result<(), Failure> {
     let aside = aside(link);
     if place == Place::Instead || aside.exists() {
@@ -68,8 +70,8 @@ pub(in crate::datapath) fn make_room(link: &Path, place: Place) -> Result<(), Fa
     }
 }
 
-/// Gives a link its name back that an earlier run put aside before it was killed. Says whether that run made the new
-/// one: it stays then, and the link aside ends once the new one runs our program.
+/// Undoes a rename of an earlier run that was killed. Returns whether that run had already made the new link: it stays,
+/// and the renamed link ends once the new one runs our program.
 pub(in crate::datapath) fn undo_room(link: &Path) -> Result<bool, Failure> {
     let aside = aside(link);
     if link.exists() || !aside.exists() {
@@ -79,12 +81,12 @@ pub(in crate::datapath) fn undo_room(link: &Path) -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// Whether an earlier run's links are beside ours.
+/// Reports whether links of an earlier run remain beside ours.
 pub(in crate::datapath) fn is_under_way(links: &Path) -> Result<bool, Error> {
     Ok(cleanup::list(links)?.iter().any(|path| is_aside(path)))
 }
 
-/// Takes off what an earlier run left beside ours, as far as it goes.
+/// Detaches the links that an earlier run left beside ours. Failures do not stop it.
 pub(super) fn forget(links: &Path) -> Result<(), Error> {
     let_go_of(links, is_aside).map(drop)
 }

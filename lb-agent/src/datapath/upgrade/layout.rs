@@ -1,4 +1,4 @@
-//! The fingerprint of everything that maps hold, but for counters, committed beside the name of the layout (`LAYOUT`).
+//! The fingerprint of the content of all maps except counters, committed beside the name of the layout (`LAYOUT`).
 
 use lb_common::layout::number;
 use lb_common::maps::Content;
@@ -7,10 +7,10 @@ use super::fingerprint::shaped;
 use crate::datapath::LAYOUT;
 use crate::maps::SHAPES;
 
-/// Both move together; the second alone as long as no release has had the first.
+/// Name and fingerprint. Both change together; the fingerprint alone may change while no release has the name.
 const COMMITTED: (&str, u64) = ("v6", 0x8bb8_6b63_f64f_4442);
 
-/// Names, types of keys and values, and kinds of maps.
+/// Computes the fingerprint from names, key and value types, and kinds of maps.
 fn fingerprint() -> u64 {
     let maps = SHAPES.iter().filter(|shape| shape.content != Content::Counters);
     maps.fold(0, |hash, shape| shaped(number(hash, shape.meaning), shape))
@@ -21,7 +21,7 @@ fn the_layout_moves_with_what_maps_hold() {
     let now = (LAYOUT, fingerprint());
     assert_eq!(
         now, COMMITTED,
-        "maps do not hold what this layout is known for: where a release has had it, move LAYOUT \
+        "map contents differ from the recorded ones of this layout: if a release has it, change LAYOUT \
          (ADR 0005); then commit ({:?}, {:#018x})",
         now.0, now.1
     );

@@ -1,4 +1,4 @@
-//! The data path of another layout, left by another version: it serves until ours is built beside it and programmed.
+//! The data path of another layout, left by another version. It serves until ours is loaded beside it and programmed.
 //! Then its links are taken over one by one, each atomically.
 //!
 //! Maps of the same shape and meaning are copied. Others start empty, and the log says so.
@@ -20,19 +20,19 @@ use crate::datapath::{Error, LAYOUT, cleanup};
 use crate::maps::{SHAPES, Shape, copy, mark_all};
 use crate::syscall;
 
-/// Directories of other layouts whose programs are attached, the newest last; usually one. More where a run of a third
-/// version ended in the middle of its own take-over.
+/// Directories of other layouts whose programs are attached, the newest last. Usually one; more if a run of a third
+/// version was interrupted during its own upgrade.
 #[derive(Debug)]
 pub(in crate::datapath) struct Previous {
     layouts: Vec<PathBuf>,
 }
 
 impl Previous {
-    /// Finds the data path that serves beside our layout; nothing when no program of another layout is attached. The
-    /// pins of one that serves no more are removed.
+    /// Finds the data path that serves beside our layout; `None` if no program of another layout is attached. Pins of
+    /// layouts that no longer serve are removed.
     ///
-    /// A run that ended in the middle may have taken over every link and not yet what came into the maps meanwhile:
-    /// then its links, in our layout or in a third one, have others beside them.
+    /// An interrupted run may have taken over every link without copying the last entries. Then its links, in our
+    /// layout or a third one, have others beside them.
     pub(in crate::datapath) fn find(dir: &Path) -> Result<Option<Self>, Error> {
         let all = cleanup::layouts(dir)?;
         let under_way = all.iter().map(|layout| handover::is_under_way(&layout.join("links")));
@@ -52,22 +52,23 @@ impl Previous {
                 );
             }
         }
-        // Its maps are made when a layout begins.
+        // The directory of maps is created with the layout, so its age is that of the layout.
         let made = |layout: &PathBuf| fs::metadata(layout.join("maps"))?.modified();
         layouts.sort_by_cached_key(|layout| made(layout).ok());
         Ok((!layouts.is_empty()).then_some(Self { layouts }))
     }
 
-    /// Carries over what our maps can take, and when called again what came meanwhile.
+    /// Copies everything that our maps can hold; called again, only what came since.
     ///
-    /// Tables name each other's rows: those of one layout, the newest, which took over those of the others. Packets
-    /// write into the maps of all of them: the newest first, for what is there stays.
+    /// Tables refer to each other's rows, so they are copied from one layout only: the newest, which had taken over
+    /// those of the others. Packets write into the flow maps of all layouts. The newest is copied first, because
+    /// entries that exist stay.
     pub(in crate::datapath) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
         let newest = self.layouts.last();
         for layout in self.layouts.iter().rev() {
             let is_ours = |shape: &&Shape| {
                 let is_table = shape.content.is_sizable() && Some(layout) == newest;
-                // Without the filters, no packet would be looked up in what is carried over.
+                // Without the filters no packet would be looked up in the copied tables.
                 let is_filter = shape.content == Content::Filter;
                 shape.content.may_shrink() || is_first && (is_table || is_filter)
             };
@@ -78,8 +79,8 @@ impl Previous {
         Ok(())
     }
 
-    /// Makes the maps that packets write, of the newest layout, ours as well, where they have the shape, meaning and
-    /// size of ours: flows that either programs begin are then known to both.
+    /// Shares maps that packets write between the newest layout and ours, where shape, meaning and size are the same.
+    /// Flows that either programs begin are then known to both.
     pub(in crate::datapath) fn share(
         &self,
         maps: &Path,
@@ -91,6 +92,7 @@ impl Previous {
         for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink() || is_filter(shape)) {
             let (from, to) = (newest.join("maps").join(shape.name), maps.join(shape.name));
             let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
+            // A map of another size is not shared but copied, so that the configured size takes effect.
             let is_ours = |info: MapInfo| shape.fits(&info) && info.max_entries() == wanted;
             if to.exists() || !from.exists() || !fingerprint::is_same(newest, shape) {
                 continue;
@@ -104,7 +106,7 @@ impl Previous {
         Ok(())
     }
 
-    /// Makes a link of the other layout one of ours, if there is none of ours of that name yet.
+    /// Takes a link over from another layout, unless ours has one of that name.
     pub(in crate::datapath) fn take_over(&self, path: &Path) -> io::Result<()> {
         let Some(name) = path.file_name().filter(|_| !path.exists()) else { return Ok(()) };
         for layout in &self.layouts {
@@ -116,15 +118,15 @@ impl Previous {
         Ok(())
     }
 
-    /// Takes off what no link of ours took the place of: its packets would write what is not read any more. Programs
-    /// that only answer stay until that was carried over.
+    /// Detaches the links that ours did not replace: their packets would write entries that are not read any more.
+    /// Programs that only answer stay until those entries are copied.
     pub(super) fn end(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| {
             let_go_of(&layout.join("links"), |path| !handover::is_aside(path)).map(drop)
         })
     }
 
-    /// Removes what is left of it.
+    /// Removes the remaining pins of these layouts.
     pub(super) fn forget(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| remove(layout))
     }
@@ -148,15 +150,17 @@ fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(
             let (map, layout) = (shape.name, layout.display());
             if shape.content == Content::Filter {
                 let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
+                // No record tells which bits the other layout would have set; set bits only cost lookups.
                 return mark_all(map, &new).map_err(|error| pin(to, &error));
             }
-            warn!(map, %layout, "map has other contents in the previous layout; starting empty");
+            warn!(map, %layout, "map contents differ in the previous layout; starting empty");
         }
         return Ok(());
     }
     let old = MapData::from_pin(from).map_err(|error| pin(from, &error))?;
     let new = MapData::from_pin(to).map_err(|error| pin(to, &error))?;
     let id = |map: &MapData| map.info().map(|info| info.id()).map_err(|error| pin(to, &error));
+    // A shared map is its own source.
     if id(&old)? == id(&new)? {
         return Ok(());
     }
@@ -197,7 +201,7 @@ mod tests {
             fs::create_dir_all(dir.join(path).parent().unwrap()).unwrap();
             fs::write(dir.join(path), "").unwrap();
         };
-        // v1 had taken every link of v7 over when it ended; both are older than what v0 was left by.
+        // v1 had taken over every link of v7 when it ended. v0 is newer than both.
         for path in
             ["v7/maps/FLOWS6", "v1/maps/FLOWS6", "v1/links/7-egress-old", "v0/links/7-egress"]
         {

@@ -1,5 +1,5 @@
-//! Maps of an earlier run: reused if their shape is right, copied if only their size differs, refused by name
-//! otherwise.
+//! Maps of an earlier run: reused if their shape is right, copied if only their size differs, refused with an error
+//! that names them otherwise.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,12 +15,12 @@ use crate::datapath::links::remove_pin;
 use crate::maps::{SHAPES, Shape, copy, describe};
 use crate::syscall;
 
-/// A map that another took the place of.
+/// A map that a new one of another size replaces.
 #[derive(Debug)]
 pub(in crate::datapath) struct Replaced {
     shape: &'static Shape,
     old: MapData,
-    /// Where the old map is pinned until the new one has everything.
+    /// Pin of the old map until the new one has all entries.
     aside: PathBuf,
 }
 
@@ -29,13 +29,12 @@ impl Replaced {
         self.shape.name
     }
 
-    /// Whether packets write it.
+    /// Reports whether packets write the map.
     pub(in crate::datapath) const fn is_memory(&self) -> bool {
         self.shape.content.may_shrink()
     }
 
-    /// Copies the content into the map that was made in its place, and what came after the first copy when
-    /// called again.
+    /// Copies the entries into the new map; called again, those that came since.
     pub(in crate::datapath) fn copy(&self, maps: &Path) -> Result<(), Error> {
         let path = maps.join(self.shape.name);
         let pin = |source| Error::Pin { path: path.clone(), source };
@@ -44,19 +43,19 @@ impl Replaced {
         copy(self.shape.name, &self.old, &new, transient(&path).as_ref()).map_err(pin)
     }
 
-    /// Ends the old map; programs that still use it keep it alive.
+    /// Removes the pin of the old map. Programs that still use the map keep it alive.
     pub(super) fn forget(&self) -> Result<(), Error> {
         remove_pin(&self.aside)
     }
 }
 
-/// The map of transient flows beside one of protected flows.
+/// Returns the map of transient flows that belongs to a map of protected flows.
 pub(super) fn transient(path: &Path) -> Option<MapData> {
     let family = path.file_name()?.to_str()?.strip_prefix("FLOWS")?;
     MapData::from_pin(path.with_file_name(format!("TRANSIENT{family}"))).ok()
 }
 
-/// Checks every pinned map, and puts those of another size aside, so that loading makes them anew.
+/// Checks every pinned map, and renames the pins of those with another size, so that loading creates new ones.
 pub(in crate::datapath) fn prepare(
     maps: &Path,
     dir: &Path,
@@ -72,8 +71,8 @@ pub(in crate::datapath) fn prepare(
             map.map_err(|error| pin(io::Error::other(error.to_string())))
         };
         let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
-        // An earlier run ended in the middle of this. Some programs use the old map and some the new one, if packets
-        // write it: this run goes on where that one ended. Maps that the agent writes are begun once more.
+        // An earlier run was interrupted while it resized the map. If packets write the map, some programs use the old
+        // one and some the new one: this run continues there. For a map that the agent writes, resizing starts again.
         if aside.exists() {
             if let Some(info) = pinned(&path, shape, dir)?.filter(|_| shape.content.may_shrink()) {
                 let has = info.max_entries();
@@ -99,7 +98,7 @@ pub(in crate::datapath) fn prepare(
     Ok(replaced)
 }
 
-/// After loading, every map must be what we believe it to be: the object and the agent are of one build.
+/// Checks after loading that every map has the expected shape: object and agent are of one build.
 pub(in crate::datapath) fn verify(maps: &Path, dir: &Path) -> Result<(), Error> {
     SHAPES.iter().try_for_each(|shape| pinned(&maps.join(shape.name), shape, dir).map(|_| ()))
 }
@@ -121,8 +120,8 @@ fn pinned(path: &Path, shape: &Shape, dir: &Path) -> Result<Option<MapInfo>, Err
     if shape.fits(&info) { Ok(Some(info)) } else { Err(refuse(describe(&info))) }
 }
 
-/// The kind of a pinned object that is no map. Asked for its shape, a program
-/// or a link would answer too, and the answer would mean something else.
+/// Returns the type of a pinned object that is not a map. A program or a link would also answer the request for its
+/// shape, with another meaning.
 fn other_than_map(path: &Path) -> Option<String> {
     let object = syscall::open_pin(path).ok()?;
     let kind = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).ok()?;

@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::*;
 
-/// A connection that never ends by itself.
+/// Makes a connection that never ends by itself.
 fn idle(connections: &Connections, of: usize, from: &str, has_asked: bool) -> JoinHandle<()> {
     let task = tokio::spawn(std::future::pending());
     let state = AtomicU8::new(if has_asked { Progress::ANSWERED } else { Progress::NEW });
@@ -46,7 +46,7 @@ async fn who_is_new_pushes_out_the_oldest_of_all_where_all_places_are_taken() {
     assert!(all.iter().chain([&newest]).all(|task| !task.is_finished()));
 }
 
-/// A thousand clients of one address, also of one network of IPv6, push out each other and no probe.
+/// A thousand clients with one address, or from one network of IPv6, displace each other but no probe.
 #[tokio::test]
 async fn a_source_with_many_pushes_out_its_own() {
     for many in ["192.0.2.1", "2001:db8::1"] {
@@ -84,7 +84,7 @@ async fn few_of_a_source_are_not_more_than_one_of_each_silent_source() {
     drop(bad);
 }
 
-/// A probe that was accepted a moment ago is not taken for a silent client.
+/// A probe that was accepted a moment ago is not treated as a silent client.
 #[tokio::test]
 async fn who_came_a_moment_ago_is_not_displaced_by_the_next() {
     let connections = Connections::bounded(2, 2);

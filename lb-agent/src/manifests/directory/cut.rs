@@ -1,4 +1,4 @@
-//! Cuts the objects of a file down, after what the API server would have filled in.
+//! Reduces the objects of a file to the fields in use, after setting the defaults that the API server would set.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::snapshot::{
     Findings, Names, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName, SliceSpec, service_cidrs,
 };
 
-/// Which object.
+/// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Key {
     Service(ServiceName),
@@ -31,7 +31,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// An object cut down.
+/// An object reduced to the fields in use.
 #[derive(Debug, Hash)]
 pub(super) enum Spec {
     Service(Box<ServiceSpec>),
@@ -40,7 +40,7 @@ pub(super) enum Spec {
     ServiceCidr(Box<str>, Vec<IpNet>),
 }
 
-/// Cuts one object down. `None` when it has no name, is another node, or a slice that no proxy shall serve.
+/// Reduces one object. `None` if it has no name, is another node, or is a slice that no proxy serves.
 pub(super) fn cut(
     object: Object,
     node: &str,
@@ -54,11 +54,13 @@ pub(super) fn cut(
             let spec = ServiceSpec::of(&object);
             spec.map(|spec| (Key::Service(spec.name.clone()), Spec::Service(Box::new(spec))))
         }
-        // An API server would not show it (contract 1.1).
+        // The API server would not list it (contract 1.1).
         Object::Slice(object) if object.metadata.labels.headless.is_some() => return None,
         Object::Slice(mut object) => {
             in_a_namespace(&mut object.metadata);
             for port in &mut object.ports {
+                // The API server stores an unset port name as an empty one, which matches the unnamed port of a
+                // Service.
                 port.name.get_or_insert_default();
             }
             let slice = SliceSpec::of(&object, names);
@@ -109,7 +111,7 @@ mod tests {
     use super::*;
     use crate::manifests::parse::contents;
 
-    /// Contract 1.3: both are keyed by the name of the port, which an API server fills in where it is missing.
+    /// Contract 1.3: both have the name of the port as their key, which an API server sets where it is missing.
     #[test]
     fn a_port_without_a_name_is_one_whose_name_is_empty() {
         for name in ["", "name: null, ", "name: ~, ", "name: \"\", "] {

@@ -1,4 +1,4 @@
-//! Selects the files of a directory that count, and reads them.
+//! Selects the manifests among the files of a directory, and reads them.
 
 use std::ffi::OsStr;
 use std::fs::{self, Metadata};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
-/// The content of a regular file, and when it was written. Others would make us wait, or have no end.
+/// Returns the content of a regular file and its modification time. Other types of files could block or have no end.
 pub(super) fn text(path: &Path) -> io::Result<(String, i64)> {
     let metadata = fs::metadata(path)?;
     if !metadata.is_file() {
@@ -16,14 +16,14 @@ pub(super) fn text(path: &Path) -> io::Result<(String, i64)> {
     Ok((fs::read_to_string(path)?, written(&metadata)))
 }
 
-/// When a file was written, in seconds; 0 where that is not known.
+/// Returns the modification time in seconds, 0 if unknown.
 fn written(metadata: &Metadata) -> i64 {
     let time = metadata.modified().ok();
     let since = time.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
     since.map_or(0, |since| since.as_secs().cast_signed())
 }
 
-/// The name of a file, if it is one we read.
+/// Returns the name of a file if its extension is that of a manifest.
 pub(super) fn manifest(name: &OsStr) -> Option<Arc<str>> {
     let name = name.to_str()?;
     let (stem, extension) = name.rsplit_once('.')?;

@@ -1,4 +1,4 @@
-//! A list of objects, read as a stream: of each item only what its kind asks for.
+//! Reads a list of objects as a stream: of each item only the fields of its kind.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess,
 
 use super::{Object, StateFile};
 
-/// A list whose items are of these kinds.
+/// A list with items of these kinds.
 pub(super) struct List<'a> {
     pub(super) kinds: &'a [Option<StateFile>],
     pub(super) found: &'a mut Vec<Object>,
@@ -63,6 +63,7 @@ impl<'de> Visitor<'de> for Items<'_, '_> {
                 None => drop(seq.next_element::<IgnoredAny>()?),
             }
         }
+        // One read beyond the last item lets the parser find the end of the sequence.
         let _: Option<IgnoredAny> = seq.next_element()?;
         Ok(())
     }

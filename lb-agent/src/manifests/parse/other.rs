@@ -1,4 +1,4 @@
-//! Objects of unsupported kinds: most are meant for another program, some are misspelt ones of ours.
+//! Objects of unsupported kinds. Most are meant for another program; some are misspelt supported ones.
 
 use std::path::Path;
 
@@ -7,18 +7,18 @@ use tracing::info;
 
 use crate::snapshot::{Findings, quoted};
 
-/// An object of a kind that is not read.
+/// An object of an unsupported kind.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::manifests) struct Other {
-    /// Line at which its document begins, from 1.
+    /// The line at which its document begins, from 1.
     pub(in crate::manifests) line: u64,
-    /// As it is written; empty where nothing is.
+    /// As written; empty if missing.
     pub(in crate::manifests) api_version: String,
-    /// As it is written; empty where nothing is.
+    /// As written; empty if missing.
     pub(in crate::manifests) kind: String,
 }
 
-/// The kinds that are read: version and name.
+/// The supported kinds: version and name.
 const READ: [(&str, &str); 4] = [
     ("v1", "Service"),
     ("discovery.k8s.io/v1", "EndpointSlice"),
@@ -27,7 +27,7 @@ const READ: [(&str, &str); 4] = [
 ];
 
 impl Other {
-    /// Tells of it: a problem of its file where one of ours was meant.
+    /// Reports the object. It is a problem of its file if a supported kind was probably meant.
     pub(in crate::manifests) fn tell(&self, file: &Path, findings: &mut Findings) {
         let Self { line, api_version, kind } = self;
         let field = format_args!("line {line}, kind");
@@ -36,21 +36,23 @@ impl Other {
             findings.wrong(field, problem, "write kind and apiVersion");
         } else if let Some((version, meant)) = self.meant() {
             let written = quoted(&format!("{api_version} {kind}"));
-            let problem = format_args!("{written} is left out: {version} {meant} would be read");
-            findings.wrong(field, problem, "correct it if it was meant to be read");
+            let problem = format_args!(
+                "{written} is not supported and left out; supported is {version} {meant}"
+            );
+            findings.wrong(field, problem, "correct it if this was meant");
         } else {
             let file = file.display();
             info!(%file, line, api_version, kind, "ignoring unsupported object");
         }
     }
 
-    /// Version and kind that were probably meant; nothing where the object is somebody else's.
+    /// Returns the version and kind that were probably meant. `None` if the object is meant for another program.
     fn meant(&self) -> Option<(&'static str, &'static str)> {
         let group = |version: &str| version.split_once('/').map(|(group, _)| group.to_owned());
         let is_ours = READ.iter().any(|(version, _)| group(version) == group(&self.api_version));
         let written = self.kind.to_lowercase();
         let resembles = |kind: &str| {
-            // One letter of a short name, two of a long one.
+            // One wrong letter in a short name, two in a long one.
             levenshtein(&written, &kind.to_lowercase()) <= (kind.len() / 3).min(2)
         };
         READ.into_iter().find(|(_, kind)| is_ours && resembles(kind))
@@ -74,7 +76,7 @@ mod tests {
             ("", "Services", "Service"),
             ("v1", "Nod", "Node"),
             ("discovery.k8s.io/v1", "EndpointSlices", "EndpointSlice"),
-            // The right kind of the wrong group.
+            // The right kind in the wrong group.
             ("v1", "EndpointSlice", "EndpointSlice"),
         ] {
             assert_eq!(meant(version, kind), Some(expected), "{version} {kind}");

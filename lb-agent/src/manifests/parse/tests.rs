@@ -1,4 +1,4 @@
-//! Documents, lists, formats, and the places of errors.
+//! Documents, lists, formats, and the positions of errors.
 
 use super::*;
 
@@ -181,7 +181,7 @@ fn a_bomb_of_aliases_is_refused() {
     assert!(objects(&text).is_err());
 }
 
-/// As programs dump a slice whose endpoints share their conditions.
+/// The form in which programs write a slice whose endpoints share their conditions.
 #[test]
 fn one_anchor_may_be_repeated_by_every_endpoint() {
     let head = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\naddressType: IPv4\n\

@@ -1,4 +1,4 @@
-//! The routes of a pod: whether a device is the one by which it reaches a network.
+//! The routes of a pod: decides whether the pod reaches a network through a certain interface.
 
 use std::cmp::Reverse;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -9,7 +9,7 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
 };
 
-/// A route of the main table: others are for chosen sources, which sockets without an address do not have.
+/// A route of the main table. Other tables are for certain sources, which an unbound socket does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Route {
     pub(super) to: IpNet,
@@ -17,7 +17,7 @@ pub(super) struct Route {
     pub(super) devices: Vec<u32>,
 }
 
-/// The routes of a namespace as one of its devices sees them: network, metric, and whether they lead by it.
+/// The routes of a namespace as seen from one interface: network, metric, and whether the route leads through it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::node) struct Routes(Vec<(IpNet, u32, bool)>);
 
@@ -27,7 +27,7 @@ impl Routes {
         Self(routes.iter().map(seen).collect())
     }
 
-    /// Whether packets to a network, or to a part of it, go by the device.
+    /// Reports whether packets to a network, or to a part of it, leave through the interface.
     pub(super) fn lead_to(&self, network: &IpNet) -> bool {
         let around = self.0.iter().filter(|(to, ..)| to.contains(network));
         let chosen = around.max_by_key(|(to, metric, _)| (to.prefix_len(), Reverse(*metric)));
@@ -36,12 +36,13 @@ impl Routes {
     }
 }
 
-/// The content of a route; nothing of other tables and kinds.
+/// Parses a unicast route of the main table; `None` for others.
 pub(super) fn route(message: &RouteMessage) -> Option<Route> {
     let header = &message.header;
     if header.table != RouteHeader::RT_TABLE_MAIN || header.kind != RouteType::Unicast {
         return None;
     }
+    // A default route has no destination attribute.
     let mut ip = if header.address_family == AddressFamily::Inet6 {
         IpAddr::from(Ipv6Addr::UNSPECIFIED)
     } else {
@@ -57,6 +58,7 @@ pub(super) fn route(message: &RouteMessage) -> Option<Route> {
             metric = *number;
         } else if let RouteAttribute::Oif(device) = attribute {
             devices.push(*device);
+        // A route with several next hops has no `RTA_OIF` of its own.
         } else if let RouteAttribute::MultiPath(hops) = attribute {
             devices.extend(hops.iter().map(|hop| hop.interface_index));
         }

@@ -1,4 +1,4 @@
-//! The settings of `lo` that matter, by netlink: a container need not have `/proc/sys` to write to.
+//! The settings of `lo` that matter. They are written by netlink, because `/proc/sys` may be read-only in a container.
 
 use std::fs;
 use std::io;
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 
-/// Index of `lo` in every network namespace.
+/// Index of `lo`, the same in every network namespace.
 pub(super) const INDEX: u32 = 1;
 /// `IFLA_INET_CONF` of `linux/if_link.h`.
 const INET_CONF: u16 = 1;
@@ -22,26 +22,26 @@ const INET_CONF: u16 = 1;
 const FORWARDING: u16 = 1;
 const ACCEPT_LOCAL: u16 = 23;
 const ROUTE_LOCALNET: u16 = 26;
-/// No message sets this one.
+/// The one setting that no netlink message sets.
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/lo/forwarding";
 
-/// `net.ipv4.conf.lo` and `net.ipv6.conf.lo`, as far as they matter here.
+/// The settings of `net.ipv4.conf.lo` and `net.ipv6.conf.lo` that matter here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_excessive_bools, reason = "they are the kernel's, one by one")]
 pub(super) struct Loopback {
-    /// `forwarding`: routes may be asked for (`bpf_fib_lookup`).
+    /// `forwarding`: `bpf_fib_lookup` works for packets from this interface.
     forwarding: bool,
-    /// `accept_local`: packets with an address of this host as their source are taken in.
+    /// `accept_local`: packets with a source address of this host are accepted.
     accept_local: bool,
-    /// `route_localnet`: so are those from and to 127.0.0.0/8.
+    /// `route_localnet`: packets from and to 127.0.0.0/8 are accepted.
     route_localnet: bool,
-    /// `forwarding` of IPv6; true where there is no IPv6.
+    /// IPv6 `forwarding`; true if the kernel has no IPv6.
     forwarding_v6: bool,
 }
 
 impl Loopback {
-    /// As the kernel has it now.
+    /// Reads the current settings.
     pub(super) async fn read(handle: &Handle) -> Result<Self, Error> {
         let mut links = handle.link().get().match_index(INDEX).execute();
         let link = links.try_next().await.map_err(|error| Error::Netlink("loopback", error))?;
@@ -51,11 +51,12 @@ impl Loopback {
             forwarding: conf.forwarding != 0,
             accept_local: conf.accept_local != 0,
             route_localnet: conf.route_localnet != 0,
+            // Without the file the kernel has no IPv6, and nothing is to be changed.
             forwarding_v6: forwarding_v6.map_or(true, |text| text.trim() != "0"),
         })
     }
 
-    /// As it must be for packets of this host to be served.
+    /// Returns the settings that packets of this host need.
     pub(super) const fn opened(self, serves_loopback: bool) -> Self {
         Self {
             forwarding: true,
@@ -65,7 +66,7 @@ impl Loopback {
         }
     }
 
-    /// Makes it so.
+    /// Writes the settings.
     pub(super) async fn write(self, handle: &Handle) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.header.index = INDEX;
@@ -73,6 +74,7 @@ impl Loopback {
         message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![inet])]));
         let written = handle.link().set(message).execute().await;
         written.map_err(|error| Error::Netlink("settings of the loopback interface", error))?;
+        // Netlink has no attribute for IPv6 forwarding of an interface, only the sysctl can set it.
         if Self::read(handle).await?.forwarding_v6 != self.forwarding_v6 {
             let value = if self.forwarding_v6 { "1" } else { "0" };
             fs::write(FORWARDING_V6, value)
@@ -81,7 +83,7 @@ impl Loopback {
         Ok(())
     }
 
-    /// `struct nlattr` with a number, one behind the other.
+    /// Returns the IPv4 settings as nested attributes.
     fn nested(self) -> Vec<u8> {
         let all = [
             (FORWARDING, self.forwarding),
@@ -89,18 +91,19 @@ impl Loopback {
             (ROUTE_LOCALNET, self.route_localnet),
         ];
         let attribute = |(kind, value): (u16, bool)| {
+            // Each attribute has a header of 4 bytes and a value of 4.
             let [head, kind] = [8_u16, kind].map(u16::to_ne_bytes);
             [head.as_slice(), &kind, &u32::from(value).to_ne_bytes()].concat()
         };
         all.into_iter().flat_map(attribute).collect()
     }
 
-    /// Notes this as what was there before us, unless an earlier run has noted it.
+    /// Saves the settings as the original ones, unless an earlier run did.
     pub(super) fn keep(self, note: &Path) -> Result<(), Error> {
         if Self::noted(note).is_some() {
             return Ok(());
         }
-        // Whole or not at all: an empty note on a full disk would stand for values that nobody can put back.
+        // Written whole or not at all: an empty file on a full disk would stand for values that cannot be restored.
         let write = || {
             let next = note.with_extension("next");
             note.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -110,7 +113,7 @@ impl Loopback {
         write().map_err(|error| Error::System("saved sysctl values", error))
     }
 
-    /// The settings of before, if they are noted.
+    /// Returns the saved settings, if there are any.
     pub(super) fn noted(note: &Path) -> Option<Self> {
         serde_json::from_slice(&fs::read(note).ok()?).ok()
     }

@@ -1,5 +1,7 @@
-//! Routes to frontends for who has no other: in a table of their own, which the kernel asks last, and only for
-//! packets that this host makes. They lead to `lo`, where the programs meet the packets.
+//! Routes to frontends for this host's packets, if no other route leads there.
+//!
+//! They are in a table of their own, which the kernel looks up last, and only for packets that this host sends. They
+//! lead to `lo`, where the programs see the packets.
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -14,25 +16,25 @@ use super::Error;
 use super::loopback::INDEX;
 use crate::node::Primary;
 
-/// The number of the table: "lb".
+/// Id of the routing table: "lb" in ASCII.
 const TABLE: u32 = 0x6c62;
-/// After the table `default`, whose rule has 32767.
+/// Priority of the rule: after the table `default`, whose rule has 32767.
 const PRIORITY: u32 = 33_000;
 const FAMILIES: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
 
-/// Where frontends are, and which addresses processes ask them from.
+/// The networks of frontends, and the source addresses for packets to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frontends {
-    /// Ranges and single addresses.
+    /// Networks and single addresses of frontends.
     pub networks: BTreeSet<IpNet>,
-    /// The node's own addresses. A family without one has no routes.
+    /// The node's primary addresses. A family without one gets no routes.
     pub sources: Primary,
 }
 
-/// A route of the table: to whom, and from which address.
+/// A route of the table: network and source address.
 type Route = (IpNet, Option<IpAddr>);
 
-/// Makes the table hold routes to these, and nothing else.
+/// Makes the table contain exactly the routes to these frontends.
 pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Error> {
     let Primary { v4, v6 } = frontends.sources;
     let source = |network: &IpNet| if network.addr().is_ipv4() { v4 } else { v6 };
@@ -42,12 +44,14 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
         .filter_map(|network| Some((network.trunc(), Some(source(network)?))))
         .collect();
     let there = list(handle).await?;
+    // Deleted first: a route with another source has the same key as the one that replaces it.
     for (network, _) in there.difference(&wanted) {
         delete(handle, network).await?;
     }
     for (network, source) in wanted.difference(&there) {
         add(handle, network, *source).await?;
     }
+    // The rules last, so that the table is complete when packets are looked up in it.
     for (version, is_needed) in FAMILIES.into_iter().zip([
         wanted.iter().any(|(network, _)| network.addr().is_ipv4()),
         wanted.iter().any(|(network, _)| network.addr().is_ipv6()),
@@ -59,13 +63,14 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
     Ok(())
 }
 
-/// Removes the table and what leads to it. Says whether there was any of it.
+/// Removes the table and its rules. Returns whether there were any.
 pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     let there = list(handle).await?;
     let mut any = !there.is_empty();
     for version in FAMILIES {
         for rule in rules(handle, &version).await? {
             any = true;
+            // Rules first, so that no packet is looked up in a table that is being emptied.
             let deleted = handle.rule().del(rule).execute().await;
             deleted.map_err(|error| Error::Netlink("remove a rule", error))?;
         }
@@ -91,7 +96,7 @@ async fn list(handle: &Handle) -> Result<BTreeSet<Route>, Error> {
     Ok(all)
 }
 
-/// A route of our table.
+/// Returns a route if it belongs to our table.
 fn ours(route: &RouteMessage) -> Option<Route> {
     let is_ours = route
         .attributes
@@ -116,7 +121,7 @@ const fn address(address: &RouteAddress) -> Option<IpAddr> {
     }
 }
 
-/// A local route, for IPv6 knows no other to this device.
+/// Makes a route of type local: IPv6 accepts no other type on this interface.
 fn message(network: &IpNet, source: Option<IpAddr>) -> RouteMessage {
     match network {
         IpNet::V4(network) => {
@@ -161,6 +166,7 @@ async fn rules(handle: &Handle, version: &IpVersion) -> Result<Vec<RuleMessage>,
     let rules = handle.rule().get(version.clone()).execute();
     let rules: Vec<RuleMessage> =
         rules.try_collect().await.map_err(|error| Error::Netlink("list rules", error))?;
+    // A rule belongs to this agent if it leads to its table; the priority may be used by others.
     let is_ours = |rule: &RuleMessage| {
         rule.attributes
             .iter()
@@ -169,7 +175,7 @@ async fn rules(handle: &Handle, version: &IpVersion) -> Result<Vec<RuleMessage>,
     Ok(rules.into_iter().filter(is_ours).collect())
 }
 
-/// Adds the rule for packets that this host makes: `iif lo`.
+/// Adds the rule for packets that this host sends: `iif lo`.
 async fn add_rule(handle: &Handle, version: &IpVersion) -> Result<(), Error> {
     let rule = handle
         .rule()

@@ -1,4 +1,4 @@
-//! One node with a device of each kind: which is what, and what the programs know of it.
+//! One node with an interface of each kind: their roles, and what the programs know of them.
 
 use super::*;
 use crate::node::hidden::Hidden;
@@ -18,7 +18,7 @@ fn address(index: u32, text: &str) -> Address {
     Address { index, ip, prefix: 24, is_global, is_preferred: true }
 }
 
-/// A node with one uplink, a bridge with a bridged pod, a routed pod, a veth pair of its own, a tunnel.
+/// Makes a node with one uplink, a bridge with a bridged pod, a routed pod, a veth pair of its own and a tunnel.
 fn view() -> View {
     let links = [
         link(1, "lo", LinkKind::Loopback),
@@ -91,20 +91,20 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     assert_eq!(role(&view, &node(), "eth1"), Some(Role::Edge));
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth1"), None);
-    // A route to a network at the link: the node's addresses are on `lo`.
+    // A route to a network on the link: the node's addresses are on `lo`.
     view.ways.forget(9);
     view.ways.networks.insert(9);
     view.links.get_mut(&9).unwrap().is_up = true;
     assert_eq!(role(&view, &node(), "eth1"), Some(Role::Edge));
     view.links.get_mut(&9).unwrap().is_up = false;
-    // A virtual card over it has an address of its own.
+    // A virtual interface over it has an address of its own.
     let lower = Some(9);
     drop(view.links.insert(10, Link { peer: lower, ..link(10, "eth1.100", LinkKind::Other) }));
     view.addresses.push(address(10, "172.17.0.9"));
     assert_eq!(role(&view, &node(), "eth1.100"), Some(Role::Edge));
 }
 
-/// As in a node that is a container itself: its cards are veths.
+/// As on a node that is a container itself: its uplinks are veths.
 #[test]
 fn a_veth_that_carries_another_card_is_no_pods() {
     let mut view = view();
@@ -125,7 +125,7 @@ fn a_veth_that_carries_another_card_is_no_pods() {
     view.links.get_mut(&32).unwrap().is_up = true;
     view.addresses.push(address(32, "172.22.0.1"));
     assert_eq!(role(&view, &node(), "bond0"), Some(Role::Edge));
-    // With an address of the Node object it leads outside, whatever lies over it.
+    // With an address of the Node object it is external, whatever is stacked on it.
     let node = Identity { addresses: vec![ip("172.23.0.1")], ..node() };
     view.addresses.push(address(30, "172.23.0.1"));
     assert_eq!(role(&view, &node, "eth2"), Some(Role::Edge));
@@ -191,13 +191,13 @@ fn a_netkit_in_mode_l3_is_a_problem_once() {
 fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
     let mut view = view();
-    // `veth1`'s other end is in a pod, in the namespace that ours calls 4.
+    // The other end of `veth1` is in a pod, in the namespace with id 4.
     let second = Link { elsewhere: Some(4), ..link(30, "veth1b", LinkKind::Veth) };
     drop(view.links.insert(30, second));
     view.addresses.push(address(30, "172.20.0.1"));
     assert_eq!(role(&view, &ranges("10.244.0.0/24"), "veth1b"), Some(Role::Pod));
     assert!(ambiguous(&view, &node()).is_empty(), "its other end says it");
-    // A node that is a container itself: both cards end in the same namespace.
+    // On a node that is a container itself, both uplinks end in the same namespace.
     let card = view.links.get_mut(&2).unwrap();
     (card.kind, card.elsewhere) = (LinkKind::Veth, Some(0));
     let second = Link { elsewhere: Some(0), ..link(31, "eth2", LinkKind::Veth) };
@@ -208,7 +208,7 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     view.addresses.push(address(31, "172.21.0.1"));
     view.links.get_mut(&31).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth2"), None, "down, with a network: nothing yet");
-    // The second card as the port of a bridge, which has the network.
+    // The second uplink as the port of a bridge, which has the network.
     view.addresses.pop();
     view.ways.forget(31);
     view.links.get_mut(&31).unwrap().controller = Some(32);
@@ -237,7 +237,7 @@ fn what_packets_begin_with_says_which_programs_read_them() {
     assert_eq!(unreadable(&view, &pods), ["mgre0", "tunl0"]);
 }
 
-/// A VRF has an address of its own, which no frame to its members bears.
+/// A VRF has an address of its own, but frames to its members never have that address.
 #[test]
 fn a_member_of_a_vrf_is_what_it_would_be_without_it() {
     let mut view = view();

@@ -48,10 +48,13 @@ pub(super) fn link(message: &LinkMessage) -> Link {
                 | LinkXdp::Other(_)
                 | _ => None,
             });
+            // The kernel sets `IFLA_XDP_PROG_ID` only if exactly one mode has a program (`rtnl_xdp_fill` in
+            // net/core/rtnetlink.c).
             link.xdp = numbers.fold(0, |_, number| number);
         } else if let LinkAttribute::LinkInfo(infos) = attribute {
             for info in infos {
                 if let LinkInfo::Kind(kind) = info {
+                    // The kernel reports a kind only for interfaces that software created.
                     (link.kind, link.is_card) = (kind_of(kind), false);
                 } else if let LinkInfo::Data(InfoData::Netkit(all)) = info
                     && all.iter().any(|one| matches!(one, InfoNetkit::Mode(NetkitMode::L3)))
@@ -67,8 +70,8 @@ pub(super) fn link(message: &LinkMessage) -> Link {
     link
 }
 
-/// As the kernel's `dev_is_mac_header_xmit` tells them apart. A gre with
-/// many other ends has a header of its own: that of the outer packet.
+/// Returns the header of packets by link type, as the kernel's `dev_is_mac_header_xmit` (`linux/if_arp.h`) does. A gre
+/// tunnel with many remotes has a header of its own, that of the outer packet.
 #[expect(clippy::wildcard_enum_match_arm, reason = "sixty types of device, ten matter")]
 const fn head(header: &LinkHeader) -> Head {
     match header.link_layer_type {
@@ -115,10 +118,11 @@ const fn kind_of(kind: &InfoKind) -> LinkKind {
 
 pub(super) fn address(message: &AddressMessage) -> Option<Address> {
     let mut ip = None;
+    // The header has only the low 8 flags; the attribute, where the kernel sends it, has all.
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
     for attribute in &message.attributes {
         if let AddressAttribute::Local(local) = attribute {
-            // A point-to-point device: `Address` is the other end.
+            // On a point-to-point interface, `Address` is the other end.
             ip = Some(*local);
         } else if let AddressAttribute::Address(address) = attribute {
             ip = ip.or(Some(*address));

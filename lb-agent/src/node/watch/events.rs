@@ -1,4 +1,4 @@
-//! Takes the kernel's events over into a view.
+//! Applies the kernel's events to a view.
 
 use netlink_packet_core::{
     NetlinkDeserializable as _, NetlinkHeader, NetlinkMessage, NetlinkPayload,
@@ -10,7 +10,7 @@ use tracing::debug;
 use crate::node::View;
 use crate::node::ways::{Asks, Ways};
 
-/// Takes an event over. False when others were dropped before it, so that everything is to be asked for.
+/// Applies an event. Returns false if the kernel dropped events before it, so that everything must be listed again.
 pub(super) fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
     if let NetlinkPayload::Overrun(_) = message.payload {
         debug!("netlink dropped events; listing all interfaces");
@@ -22,11 +22,11 @@ pub(super) fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage
     true
 }
 
-/// Takes the content of an event, or of one message of a list, over.
+/// Applies the content of an event, or of one message of a list.
 #[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
 pub(in crate::node) fn put(view: &mut View, message: &RouteNetlinkMessage) {
     match message {
-        // A bridge tells of its ports by the same messages, for its own family and with less in them.
+        // A bridge reports its ports with the same message types, for its own address family and with fewer attributes.
         RouteNetlinkMessage::NewLink(link) if is_whole(link) => view.put_link(link),
         RouteNetlinkMessage::DelLink(link) if is_whole(link) => view.remove_link(link),
         RouteNetlinkMessage::NewAddress(address) => view.put_address(address),
@@ -35,14 +35,14 @@ pub(in crate::node) fn put(view: &mut View, message: &RouteNetlinkMessage) {
     }
 }
 
-/// The content of a message, by its type; nothing of one that cannot be read.
+/// Parses a message by its type; `None` if it cannot be parsed.
 pub(in crate::node) fn read(kind: u16, body: &[u8]) -> Option<RouteNetlinkMessage> {
     let mut header = NetlinkHeader::default();
     header.message_type = kind;
     RouteNetlinkMessage::deserialize(&header, body).ok()
 }
 
-/// Takes an event about a route over.
+/// Applies an event about a route.
 #[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, two matter")]
 pub(super) fn apply_route(ways: &mut Ways, message: NetlinkMessage<RouteNetlinkMessage>) -> Asks {
     match message.payload {
@@ -53,7 +53,7 @@ pub(super) fn apply_route(ways: &mut Ways, message: NetlinkMessage<RouteNetlinkM
     }
 }
 
-/// Whether a message tells of the link itself: a bridge tells of its ports by the same ones.
+/// Reports whether a message is about the link itself: a bridge reports its ports with the same message types.
 pub(in crate::node) fn is_whole(link: &LinkMessage) -> bool {
     link.header.interface_family == AddressFamily::Unspec
 }

@@ -1,4 +1,4 @@
-//! The list of all routes, of which a router may have a million: taken beside the events, so that no link waits for it.
+//! Lists all routes, of which a router may have a million, in a separate task, so that no link waits for it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -10,37 +10,37 @@ use tokio::time::Instant;
 use super::{ChangeSource, Error};
 use crate::node::ways::Ways;
 
-/// All routes are listed at most this often.
+/// Shortest interval between lists of all routes.
 const EACH: Duration = Duration::from_secs(1);
 
-/// When routes were listed, and whether they are to be listed again.
+/// The time of the last list, and whether another one is due.
 #[derive(Debug, Default)]
 pub(super) struct Routes {
-    /// A list is to begin, and this asked for it.
+    /// How the need for another list was learnt; `None` if none is due.
     due: Option<ChangeSource>,
-    /// When the last list began.
+    /// Start of the last list.
     began: Option<Instant>,
-    /// One was complete; before that, a device may be taken for another's.
+    /// Whether a list was complete. Before that, the role of an interface may be decided wrongly.
     is_known: bool,
     listing: Option<Listing>,
 }
 
-/// A list that is under way.
+/// A list under way.
 #[derive(Debug)]
 struct Listing {
     task: JoinHandle<Result<Ways, rtnetlink::Error>>,
     source: ChangeSource,
-    /// The ways that were known when it began.
+    /// The known routes when it began.
     before: Ways,
 }
 
 impl Routes {
-    /// The sockets are new: a list by the old ones is worth nothing, and events may have been missed between them.
+    /// Starts again with new sockets: a list from the old ones is void, and events may have been missed between them.
     pub(super) fn restart(&mut self) {
         (self.due, self.listing) = (Some(ChangeSource::List), None);
     }
 
-    /// All routes are to be listed, and once more where they are being listed: the change may be missing there.
+    /// Requests a list of all routes; another one if a list is under way, which may miss the change.
     pub(super) fn ask(&mut self, source: ChangeSource) {
         self.due = Some(self.due.map_or(source, |before| before.min(source)));
     }
@@ -49,29 +49,30 @@ impl Routes {
         self.is_known
     }
 
-    /// Whether a list is to begin later.
+    /// Reports whether a list is due and not yet under way.
     pub(super) const fn is_waiting(&self) -> bool {
         self.due.is_some() && self.listing.is_none()
     }
 
-    /// When the next list may begin.
+    /// Returns the time when the next list may begin.
     pub(super) fn next(&self) -> Instant {
         self.began.map_or_else(Instant::now, |began| began + EACH)
     }
 
-    /// Begins a list if one is due and may begin.
+    /// Begins a list, if one is due and may begin.
     pub(super) fn begin(&mut self, handle: &Handle, known: &Ways) {
         if !self.is_waiting() || self.next() > Instant::now() {
             return;
         }
         let Some(source) = self.due.take() else { return };
         let handle = handle.clone();
+        // In a task of its own: events are applied while the list is read.
         let task = tokio::spawn(async move { Ways::list(&handle).await });
         self.listing = Some(Listing { task, source, before: known.clone() });
         self.began = Some(Instant::now());
     }
 
-    /// Waits for the end of the list that is under way, if there is one, takes it over, and says what asked for it.
+    /// Waits for the list under way, if there is one, and applies it. Returns how its need was learnt.
     pub(super) async fn take(&mut self, known: &mut Ways) -> Option<Result<ChangeSource, Error>> {
         let Listing { task, source, before } = self.listing.as_mut()?;
         let listed = match task.await.map_err(std::io::Error::from) {
@@ -86,7 +87,7 @@ impl Routes {
     }
 }
 
-/// A list, with the events that came while it was taken: it may be older than they are, or newer.
+/// Merges a list with the events that came while it was taken: the list may be older or newer than each of them.
 fn merged(listed: Ways, before: &Ways, now: &Ways) -> Ways {
     let merge = |mut listed: BTreeSet<u32>, before: &BTreeSet<u32>, now: &BTreeSet<u32>| {
         listed.retain(|device| now.contains(device) || !before.contains(device));
@@ -110,7 +111,7 @@ mod tests {
             default: default.iter().copied().collect(),
             ..Ways::default()
         };
-        // Device 2 has no route any more, device 3 is gone, device 4 got a route; 5 is known by the list alone.
+        // Interface 2 has no route any more, 3 is gone, 4 got a route; 5 is known from the list alone.
         let merged = merged(ways(&[1, 3, 5]), &ways(&[1, 2, 3]), &ways(&[1, 2, 4]));
         assert_eq!(merged, ways(&[1, 4, 5]));
     }

@@ -15,7 +15,7 @@ use crate::reconcile::rows_by_endpoint::RowsByEndpoint;
 use crate::reconcile::{GRACE, Limits, Op, Reconciler, Refusal, Transaction, selection};
 
 impl Reconciler {
-    /// Checks the room, then makes rows, sets and sources of a plan beside the old ones.
+    /// Checks the capacity, then makes rows, sets and sources of a plan beside the current ones.
     pub(super) fn place(
         &mut self,
         id: ServiceId,
@@ -68,7 +68,7 @@ impl Reconciler {
         enough(Refusal::Slots, limits.lines, self.lines.used() as usize, of_new, lines)
     }
 
-    /// Lines for the sets that change; the old ones where nothing does.
+    /// Allocates lines for the sets that change; `None` for a set that stays.
     fn sets(&mut self, port: &Port, plan: &PortPlan) -> Result<(Option<Set>, Option<Set>), Lack> {
         let member = |is: fn(&EndpointPlan) -> bool| members(plan, is);
         let cluster = member(|endpoint| endpoint.cluster);
@@ -113,7 +113,7 @@ impl Reconciler {
         }
     }
 
-    /// Makes a port what its plan says; there is room for all of it.
+    /// Changes a port to what its plan says; there is room for all of it.
     fn replace(
         &mut self,
         (id, port): (ServiceId, &mut Port),
@@ -160,12 +160,12 @@ impl Reconciler {
 }
 
 impl Port {
-    /// An address as a row has it, by endpoint.
+    /// Returns the row of each endpoint.
     fn wanted_rows(plan: &PortPlan, id: ServiceId) -> BTreeMap<Endpoint, Backend> {
         plan.endpoints.iter().map(|endpoint| (at(endpoint), row(endpoint, id))).collect()
     }
 
-    /// A port that has nothing yet.
+    /// Makes a port without entries.
     fn empty(plan: &PortPlan) -> Self {
         Self {
             plan: PortPlan { frontends: Vec::new(), endpoints: Vec::new(), ..plan.clone() },
@@ -184,7 +184,7 @@ impl Port {
         self.local.set == self.cluster.set && self.local.set.members > 0
     }
 
-    /// Writes the lines of a set.
+    /// Adds the operation that writes the lines of a set. Returns the set with its rows.
     fn fill(&self, set: Set, endpoints: &[Endpoint], transaction: &mut Transaction) -> Members {
         let id = |endpoint: &Endpoint| self.rows.get(endpoint).unwrap_or(0);
         let members: Vec<(Endpoint, BackendId)> =

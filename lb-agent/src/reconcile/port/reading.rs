@@ -1,4 +1,4 @@
-//! Reads a plan: members of a set, lines, claims, the flags of an entry, a row.
+//! Derives from a plan: the members of a set, the number of lines, claims, flags and rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,7 @@ use crate::plan::{EndpointPlan, FrontendKind, FrontendPlan, PortPlan};
 use crate::reconcile::frontends::key;
 use crate::reconcile::{selection, wire};
 
-/// A plan without spare room: it is kept as long as its service lives.
+/// Frees the spare capacity of a plan's lists: it is kept as long as its service.
 pub(super) fn lean(mut plan: PortPlan) -> PortPlan {
     plan.frontends.shrink_to_fit();
     plan.sources.shrink_to_fit();
@@ -17,13 +17,13 @@ pub(super) fn lean(mut plan: PortPlan) -> PortPlan {
     plan
 }
 
-/// The members of a set, sorted, so that every node builds the same table.
+/// Returns the members of a set, sorted, so that every node builds the same table.
 pub(super) fn members(plan: &PortPlan, is: fn(&EndpointPlan) -> bool) -> Vec<Endpoint> {
     let members = plan.endpoints.iter().filter(|endpoint| is(endpoint)).map(at);
     members.collect::<BTreeSet<Endpoint>>().into_iter().collect()
 }
 
-/// Lines that the sets of a plan take.
+/// Returns how many lines the sets of a plan need.
 pub(super) fn lines(plan: &PortPlan) -> u32 {
     let cluster = members(plan, |endpoint| endpoint.cluster);
     let local = members(plan, |endpoint| endpoint.local);
@@ -31,7 +31,7 @@ pub(super) fn lines(plan: &PortPlan) -> u32 {
     of(&cluster) + if local == cluster { 0 } else { of(&local) }
 }
 
-/// The frontends of a plan, each once.
+/// Returns the frontends of a plan, each once.
 pub(super) fn claims(plan: &PortPlan) -> BTreeSet<(Frontend, FrontendKind)> {
     let mut first: BTreeMap<Frontend, &FrontendPlan> = BTreeMap::new();
     for frontend in &plan.frontends {
@@ -43,7 +43,7 @@ pub(super) fn claims(plan: &PortPlan) -> BTreeSet<(Frontend, FrontendKind)> {
     first.into_iter().map(|(frontend, plan)| (frontend, plan.kind)).collect()
 }
 
-/// Which of two plans for one frontend of one port counts: a `ClusterIP`, else the one that filters sources.
+/// Returns the rank of two plans for one frontend of a port: a `ClusterIP` first, then one with source ranges.
 pub(super) const fn rank(plan: &FrontendPlan) -> (bool, bool, FrontendKind) {
     (!matches!(plan.kind, FrontendKind::ClusterIp), !plan.sources, plan.kind)
 }

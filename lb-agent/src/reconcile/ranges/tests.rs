@@ -1,4 +1,4 @@
-//! The covered addresses, with and without `ServiceCIDR`s, as frontends come and go.
+//! The covered addresses, with and without `ServiceCIDR`s, as frontends are added and removed.
 
 use super::*;
 use lb_common::addr::Protocol;

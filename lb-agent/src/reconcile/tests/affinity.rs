@@ -1,4 +1,4 @@
-//! Clients are forgotten when nothing can use what is remembered of them.
+//! Clients are forgotten when nothing can use their affinity any more.
 
 use lb_common::addr::Protocol;
 use lb_common::service::Flags;
@@ -19,7 +19,7 @@ fn clients_are_forgotten_when_their_affinity_is_switched_off() {
     assert_eq!([&sticky, &plain, &sticky].map(&mut forgets), [vec![], vec![1], vec![]]);
 }
 
-/// The services whose clients the last operation forgets: no packet finds their frontends then.
+/// Returns the services whose clients the last operation forgets: no packet finds their frontends then.
 fn forgotten(ops: &[Op]) -> Vec<u32> {
     match ops.split_last() {
         Some((Op::ForgetClients { services }, before)) => {

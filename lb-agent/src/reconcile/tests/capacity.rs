@@ -1,4 +1,4 @@
-//! Maps that are full: who is served, who is named, and that everybody comes back.
+//! Full maps: which ports are served, which are reported, and that all of them return.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -71,7 +71,7 @@ fn a_service_alone_in_a_full_map_still_changes() {
 
 #[test]
 fn many_at_once_take_no_more_than_there_is_and_the_oldest_come_first() {
-    // Each takes its entry and the mark of its address. Ages are 0 for 3 and 6, 1 for 1 and 4, 2 for 2 and 5.
+    // Each takes its entry and the marker of its address. Ages are 0 for 3 and 6, 1 for 1 and 4, 2 for 2 and 5.
     let mut world = World::new(Limits { services: 9, ..LIMITS });
     world.plan((1..=6).map(|number| tcp(number, &[(number, 2)])).collect());
     assert_eq!(served(&world), ["s1", "s3", "s4", "s6"].map(String::from).into());

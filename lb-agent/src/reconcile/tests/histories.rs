@@ -1,4 +1,4 @@
-//! Random histories: no packet sees a gap, nothing is forgotten over a restart.
+//! Random histories: no packet sees a gap, and nothing is forgotten across a restart.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) enum Step {
     Change(Vec<(u8, Option<PortPlan>)>),
     Pass(u16),
     Restart,
-    /// The agent dies after so many operations of a change.
+    /// The agent is killed after this number of operations of a change.
     Crash(u8, Option<PortPlan>, usize),
 }
 

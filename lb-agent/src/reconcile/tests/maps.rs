@@ -8,7 +8,7 @@ use lb_common::service::{Backend, Flags, Frontend, Line, NARROW, Service, Set, S
 
 use super::super::{Actual, Limits, Op, selection};
 
-/// The maps, in memory.
+/// The content of the maps.
 #[derive(Clone, Debug)]
 pub(super) struct Maps {
     pub(super) services: BTreeMap<Frontend, Service>,
@@ -51,7 +51,7 @@ impl Maps {
                 self.services.insert(*frontend, *service);
             }
             Op::RemoveService { frontend } => assert!(self.services.remove(frontend).is_some()),
-            // The entries that packets make are not here.
+            // Entries that packets create do not exist here.
             Op::ForgetClients { .. } => {}
         }
     }
@@ -86,7 +86,7 @@ impl Maps {
         }
     }
 
-    /// The treatment of a packet to a frontend; draining frontends are not there for new packets.
+    /// Returns the treatment of a packet to a frontend. Draining frontends do not exist for new packets.
     pub(super) fn look_up(&self, frontend: &Frontend) -> Option<Seen> {
         let service = self.services.get(frontend)?;
         (!service.flags.has(Flags::LEAVING)).then(|| self.see(service))

@@ -1,4 +1,4 @@
-//! Maps, the mirror over them, and what should be in them.
+//! Maps, the mirror over them, and the expected content.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(super) struct World {
     pub(super) reconciler: Reconciler,
     pub(super) wanted: BTreeMap<ServiceName, Vec<PortPlan>>,
     pub(super) now: Duration,
-    /// Entries that a packet may still have in hand, and what they led to.
+    /// Entries that a packet may still hold, and their backends.
     pub(super) in_hand: Vec<(Duration, Service, Seen)>,
 }
 
@@ -32,7 +32,7 @@ impl World {
         }
     }
 
-    /// Applies operations one by one; after each, every frontend leads to the old set or to the new one.
+    /// Applies operations one by one. After each, every frontend leads to the old set or to the new one.
     pub(super) fn apply(&mut self, ops: &[Op]) {
         let mut after = self.maps.clone();
         for op in ops {
@@ -88,7 +88,7 @@ impl World {
         self.wanted.iter().map(change).collect()
     }
 
-    /// A new agent over the same maps. It waits for the packets that were under way when the old one ended.
+    /// Starts a new agent over the same maps. It waits for the packets that were under way when the old one ended.
     pub(super) fn restart(&mut self, limits: Limits) {
         self.in_hand.clear();
         self.reconciler = Reconciler::adopt(limits, self.maps.actual(), self.now);
@@ -104,7 +104,7 @@ impl World {
         self.apply(&ops);
     }
 
-    /// The maps say what the plans say: for each frontend the oldest plan that asks for it.
+    /// Checks the maps against the plans: each frontend belongs to the oldest plan that claims it.
     pub(super) fn check(&self) {
         let plans: Vec<&PortPlan> = self.wanted.values().flatten().collect();
         let mut expected: BTreeMap<Frontend, &PortPlan> = BTreeMap::new();

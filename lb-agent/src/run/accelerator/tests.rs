@@ -1,7 +1,7 @@
 use super::*;
 use crate::node::LinkKind;
 
-/// Devices that have the program, and why the others do not get it.
+/// Interfaces with the program, and why the others do not get it.
 #[derive(Default)]
 struct Kernel {
     has: BTreeSet<u32>,

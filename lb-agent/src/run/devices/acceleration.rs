@@ -1,4 +1,4 @@
-//! Before the stack and past it: XDP and short cuts where they can be, and what the programs know of both.
+//! Acceleration: XDP before tc, bypass of the stack at tc, and the flags by which the programs know of both.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::datapath::Role;
 use crate::node::Link;
 
 impl Devices {
-    /// Puts XDP before tc where that can be, and tc knows of it.
+    /// Attaches XDP to the interfaces that can have it, once tc knows.
     pub(super) fn accelerate(&mut self) {
         let Some(view) = &self.view else { return };
         let is_edge = |role| matches!(role, Role::Edge | Role::L3);
@@ -18,25 +18,27 @@ impl Devices {
         let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
         let setting = self.config.acceleration.value;
         let settings = self.maps.settings();
+        // Read from the map, not from memory: the write of the settings may have failed.
         let tc_knows = settings.is_ok_and(|settings| settings.has(Settings::ACCELERATED));
         self.acceleration_changed |=
             self.accelerator.apply(setting, &edges, &mut self.datapath, tc_knows);
     }
 
-    /// The same for devices that waited for the settings.
+    /// Attaches XDP to the interfaces that waited for the settings.
     pub(in crate::run) fn accelerate_waiting(&mut self) {
         if self.accelerator.waits() {
             self.accelerate();
         }
     }
 
-    /// Whether packets of known flows bypass the stack. Packets that are masqueraded at pods' devices do not.
+    /// Reports whether packets of known flows bypass the stack. Packets that are masqueraded at interfaces of pods
+    /// cannot.
     pub(super) fn has_short_cuts(&self) -> bool {
         self.config.short_cuts.value == ShortCuts::On
             && self.config.masquerade.value != Masquerade::KubeProxy
     }
 
-    /// Writes which interfaces take redirected frames, and at which packets may bypass the stack.
+    /// Writes which interfaces take redirected frames, and at which ones packets may bypass the stack.
     pub(super) fn write_flags(&mut self) {
         let sending = self.accelerator.sending();
         for (index, assignment) in &self.attached {
@@ -47,7 +49,7 @@ impl Devices {
         }
     }
 
-    /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was reported before.
+    /// Returns the state of XDP by interface (empty: attached), or `None` if it was reported before.
     pub(in crate::run) fn take_acceleration(&mut self) -> Option<BTreeMap<String, String>> {
         std::mem::take(&mut self.acceleration_changed).then(|| self.accelerator.shown())
     }

@@ -1,4 +1,4 @@
-//! The node's addresses in their map.
+//! The node's addresses, and the map that has them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,31 +11,32 @@ use crate::plan::Family;
 use crate::reconcile::wire;
 
 impl Devices {
-    /// The node's addresses, and in which families `NodePorts` are served on all of them.
+    /// Returns the node's addresses with their bits, and for each family whether `NodePorts` are served on all
+    /// addresses.
     pub(in crate::run) fn served(&self) -> (&BTreeMap<Ip, u32>, [bool; 2]) {
         let Primary { v4, v6 } = self.identity.primary;
         let all = |family, primary| self.identity.node_ports.is_all(family, primary);
         (&self.addresses, [all(Family::V4, v4), all(Family::V6, v6)])
     }
 
-    /// The node's own addresses, one of each family.
+    /// Returns the node's primary address of each family.
     pub(in crate::run) const fn primary(&self) -> Primary {
         self.identity.primary
     }
 
-    /// Whether an address is one of the node's.
+    /// Reports whether an address belongs to the node.
     pub(in crate::run) fn is_own(&self, ip: &Ip) -> bool {
         self.addresses.contains_key(ip)
     }
 
-    /// Whether an address is one of the node's, as far as is known: at a first start, objects may come before the
-    /// interfaces were listed.
+    /// Reports whether an address may belong to the node. At a first start, objects may arrive before the interfaces
+    /// are listed; then any address may.
     pub(in crate::run) fn may_be_own(&self, ip: &Ip) -> bool {
         self.addresses.is_empty() || self.is_own(ip)
     }
 
-    /// The node's addresses that a process may listen at: not those
-    /// of `kube-ipvs0`, where kube-proxy has every ClusterIP.
+    /// Returns the node's addresses on which a process may listen. Those of `kube-ipvs0` are left out: kube-proxy in
+    /// mode ipvs put every `ClusterIP` there.
     pub(in crate::run) fn listening(&self) -> BTreeSet<Ip> {
         let Some(view) = &self.view else { return BTreeSet::new() };
         let is_left_over =
@@ -44,7 +45,7 @@ impl Devices {
         own.map(|own| wire(own.ip)).collect()
     }
 
-    /// New addresses first: a packet to one that stays is never without its entry.
+    /// Writes the addresses that changed, new ones first, so that an address that stays always has its entry.
     pub(super) fn put_addresses(&mut self, wanted: &BTreeMap<Ip, u32>) {
         let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
         let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));

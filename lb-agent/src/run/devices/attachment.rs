@@ -1,4 +1,4 @@
-//! Attaches programs to an interface, and handles changes that others made to them.
+//! Attaches programs to interfaces, and repairs what other programs did to them.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,6 +16,7 @@ impl Devices {
         self.flags.forget(device.index);
         let newcomers = Arc::clone(&self.newcomers);
         let taking = newcomers.take(device.index);
+        // The row first: without it a detector by interface (contract 3.4) would not know a pod of this node.
         let put = self.maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
@@ -35,7 +36,7 @@ impl Devices {
             Err(error) => {
                 let error = crate::chain(&error);
                 if self.failed.note(device.index, &device.name, &error, Instant::now()) {
-                    // A pod that ended before its turn is nobody's fault.
+                    // A pod that ended before its turn is no fault.
                     if device_name(device.index).is_none() {
                         debug!(
                             device = device.name,
@@ -52,7 +53,8 @@ impl Devices {
         }
     }
 
-    /// Attaches programs to the devices that were made anew with their index. New ones come before them: each is asked.
+    /// Attaches programs to interfaces that were recreated with the index of an earlier one. New interfaces are
+    /// attached first, because each of these costs a system call.
     pub(super) fn attach_made_anew(&mut self, numbers: &Numbers) {
         let is_another = |index: &u32, _: &mut Assignment| self.datapath.forget_if_another(*index);
         let devices: Vec<_> = self.attached.extract_if(.., is_another).collect();
@@ -61,9 +63,10 @@ impl Devices {
         }
     }
 
-    /// Puts right what somebody else did to our attachments. Says whether something was.
+    /// Repairs what other programs did to the attachments. Returns whether anything was repaired.
     pub(in crate::run) fn inspect(&mut self, numbers: &Numbers) -> bool {
-        // Their links are no fault that somebody made.
+        // The links of a recreated interface were not removed by another program, so they must not be counted as
+        // repaired.
         self.attach_made_anew(numbers);
         let Findings { repaired, failed, decelerated, problems, is_unpinned } =
             self.datapath.inspect();
@@ -83,7 +86,7 @@ impl Devices {
         !repaired.is_empty()
     }
 
-    /// Since when pins are missing that cannot be put back.
+    /// Returns the time since which pins are missing and cannot be restored.
     pub(in crate::run) const fn unpinned_since(&self) -> Option<Instant> {
         self.unpinned
     }

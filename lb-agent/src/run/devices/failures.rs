@@ -1,13 +1,13 @@
-//! Interfaces that take no programs: since when, and why.
+//! Interfaces that refuse their programs: since when, and why.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// How long the other interfaces, and an operator, wait for one that takes no programs; it is tried every second for
-/// as long as it is there.
+/// Time after which an operator is told of an interface that refuses its programs, and the others no longer wait for
+/// it. It is retried every second for as long as it exists.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Those interfaces, by index.
+/// The failing interfaces, by index.
 #[derive(Debug, Default)]
 pub(super) struct Failures(BTreeMap<u32, Failure>);
 
@@ -19,7 +19,7 @@ struct Failure {
 }
 
 impl Failures {
-    /// Takes in the error of the last attempt. Says whether it is the first one.
+    /// Records the error of the last attempt. Returns whether it is the first one.
     pub(super) fn note(&mut self, index: u32, name: &str, error: &str, now: Instant) -> bool {
         let (name, error) = (name.to_owned(), error.to_owned());
         let since = self.0.get(&index).map(|earlier| earlier.since);
@@ -27,12 +27,12 @@ impl Failures {
         since.is_none()
     }
 
-    /// The interface has its programs.
+    /// Forgets an interface that has its programs now.
     pub(super) fn forget(&mut self, index: u32) {
         drop(self.0.remove(&index));
     }
 
-    /// Forgets all interfaces but these, and returns their indices.
+    /// Forgets all interfaces except these, and returns their indices.
     pub(super) fn take_others(&mut self, indices: &BTreeSet<u32>) -> Vec<u32> {
         self.0.extract_if(.., |index, _| !indices.contains(index)).map(|(index, _)| index).collect()
     }
@@ -41,12 +41,12 @@ impl Failures {
         self.0.is_empty()
     }
 
-    /// Whether each of them has refused its programs for so long that the others are not to wait.
+    /// Reports whether every failing interface has failed for so long that the others need not wait.
     pub(super) fn are_old(&self, now: Instant) -> bool {
         self.0.values().all(|failure| failure.is_old(now))
     }
 
-    /// A sentence for each of those.
+    /// Returns a sentence for each interface that has failed for long.
     pub(super) fn problems(&self, now: Instant) -> Vec<String> {
         let old = self.0.values().filter(|failure| failure.is_old(now));
         let sentence = |Failure { name, error, .. }: &Failure| {

@@ -1,4 +1,4 @@
-//! Devices that are served no longer: of this run, and what an earlier one left.
+//! Removes interfaces that are no longer served: of this run, and of an earlier one.
 
 use std::collections::BTreeSet;
 
@@ -18,16 +18,17 @@ impl Devices {
         }
     }
 
-    /// Takes off the links and the row of a device, each whatever becomes of the other.
+    /// Removes the links and the row of an interface; a failure of one does not keep the other.
     pub(super) fn forget(&mut self, index: u32) -> Result<(), String> {
         self.flags.forget(index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
         let removed = self.maps.remove_device(index).map_err(|error| crate::chain(&error));
+        // Last: from here on the thread may attach programs to a new interface with this index.
         self.newcomers.release(index);
         detached.and(removed)
     }
 
-    /// Takes off what an earlier run attached to devices that are gone or something else now.
+    /// Removes what an earlier run attached to interfaces that are gone or have no role now.
     pub(super) fn prune(&mut self, indices: &BTreeSet<u32>) {
         match self.forget_others(indices) {
             Ok(()) => self.is_pruned = true,

@@ -1,4 +1,4 @@
-//! Interfaces that are not served, or perhaps not as they should be: each is logged once.
+//! Reports interfaces that are not served, or perhaps wrongly; each is logged once.
 
 use tracing::warn;
 
@@ -9,16 +9,16 @@ use crate::node::{Identity, View, ambiguous, unreadable, unserved};
 pub(super) struct Reports {
     /// Names of interfaces whose role is a guess.
     pub(super) ambiguous: Vec<String>,
-    /// Names of interfaces whose packets the programs cannot read.
+    /// Names of interfaces whose packets the programs cannot parse.
     unreadable: Vec<String>,
-    /// Interfaces that routes use and that have no programs, each with the reason, as sentences.
+    /// Sentences about interfaces that routes use and that have no programs, with the reason.
     pub(super) unserved: Vec<String>,
-    /// Interfaces of pods by which their packets to Services bypass the programs, as sentences.
+    /// Sentences about interfaces of pods by which packets to Services bypass the programs.
     pub(super) hidden: Vec<String>,
 }
 
 impl Reports {
-    /// The reports that interfaces and routes give cause for.
+    /// Makes the reports for the current interfaces and routes.
     pub(super) fn of(view: &View, identity: &Identity) -> Self {
         Self {
             ambiguous: ambiguous(view, identity),
@@ -28,8 +28,9 @@ impl Reports {
         }
     }
 
-    /// Takes the place of earlier reports, and logs those that are new.
+    /// Replaces earlier reports, and logs the new ones.
     pub(super) fn replace(mut self, earlier: &mut Self) {
+        // Found at other times than the rest.
         self.hidden = std::mem::take(&mut earlier.hidden);
         for device in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
             warn!(
@@ -48,7 +49,7 @@ impl Reports {
         *earlier = self;
     }
 
-    /// The same for interfaces of pods.
+    /// Replaces the reports about interfaces of pods, and logs the new ones.
     pub(super) fn hide(&mut self, hidden: Vec<String>) {
         log_new(&hidden, &self.hidden);
         self.hidden = hidden;

@@ -1,4 +1,4 @@
-//! A file that cannot be written, and then can; and one that somebody removes.
+//! A file that cannot be written at first, and one that is removed.
 
 use super::*;
 use crate::reconcile::Limits;
@@ -11,7 +11,7 @@ fn what_could_not_be_written_is_written_when_it_can_be() {
     state.path = place.join("state.json");
     state.names = Journal::beside(&state.path);
     let reconciler = Reconciler::new(Limits { services: 1, backends: 1, lines: 1, sources: 1 });
-    // A file where the directory should be.
+    // A file in the place of the directory.
     fs::write(&place, "").unwrap();
     state.synced();
     state.write_sync();
@@ -25,7 +25,7 @@ fn what_could_not_be_written_is_written_when_it_can_be() {
     state.write_now(&reconciler, Vec::new(), &[]);
     assert!(state.path.exists(), "though nothing changed");
     assert!(!state.is_due(), "nothing is to be said");
-    // Somebody removes the directory, and nothing changes.
+    // The directory is removed, and nothing changes.
     fs::remove_dir_all(&place).unwrap();
     state.write_sync();
     assert!(place.join("synced").exists());

@@ -1,4 +1,4 @@
-//! Refused entries: who pays, who has a turn, who waits.
+//! Refused entries: which ports are affected, which are retried, which wait.
 
 use std::io;
 
@@ -7,13 +7,13 @@ use lb_common::service::Service;
 
 use super::*;
 
-/// `SERVICES` with room for so many.
+/// Makes `SERVICES` with room for this number of entries.
 #[derive(Debug)]
 struct Small {
     room: usize,
     services: BTreeMap<Frontend, ServiceId>,
     sources: usize,
-    /// No memory for entries of `SERVICES`.
+    /// Makes `SERVICES` without memory for entries.
     is_short: bool,
     is_broken: bool,
 }

@@ -1,4 +1,4 @@
-//! Wanted entries beside those that the maps hold.
+//! Wanted entries compared with those in the maps.
 
 use super::*;
 use crate::plan::{
@@ -43,7 +43,7 @@ fn asked(name: &str, hosts: &[u8]) -> Change {
     Change { service, ports: vec![port] }
 }
 
-/// The content that an agent with these plans leaves in the maps, other services before it.
+/// Returns the content that an agent with these plans leaves in the maps, with other services before it.
 fn held(before: Vec<Change>, changes: Vec<Change>) -> Actual {
     let mut reconciler = Reconciler::new(LIMITS);
     let mut image = Image::default();

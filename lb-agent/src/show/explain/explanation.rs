@@ -1,4 +1,4 @@
-//! The output of `explain`: a line for each fact about a packet, or the same for programs.
+//! The output of `explain`: a line for each fact about a packet, or the same in a format for programs.
 
 use std::fmt::Write as _;
 
@@ -24,47 +24,47 @@ use crate::show::{Error, words};
 pub struct Explanation {
     /// `pod`, `external` or `node`, and the interface.
     client: String,
-    /// The frontend as the maps have it, and the Service port by name.
+    /// The frontend as in the maps, and the Service port by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     frontend: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<String>,
-    /// The policy that governs, and how many endpoints it leaves.
+    /// The policy that applies, and the number of endpoints under it.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     source_ranges: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     affinity: Option<String>,
-    /// Whether the packet begins a flow or follows one.
+    /// Whether the packet begins a flow or belongs to one.
     #[serde(skip_serializing_if = "Option::is_none")]
     flow: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<String>,
-    /// Where it is, if that was asked.
+    /// Where the backend is, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     backend_is: Option<&'static str>,
-    /// The source that the backend sees.
+    /// The source address that the backend sees.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<String>,
-    /// Class and name of the verdict, as metrics have them.
+    /// Class and name of the verdict, as in the metrics.
     verdict: String,
-    /// The verdict in words.
+    /// The verdict as text.
     meaning: &'static str,
-    /// The change by which the packet would arrive.
+    /// The change after which the packet would arrive.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<String>,
-    /// It reaches a backend.
+    /// Whether the packet reaches a backend.
     arrives: bool,
 }
 
 impl Explanation {
-    /// It reaches a backend.
+    /// Reports whether the packet reaches a backend.
     pub const fn arrives(&self) -> bool {
         self.arrives
     }
 
-    /// In an output format.
+    /// Returns the explanation in an output format.
     pub fn print(&self, output: Output) -> Result<String, Error> {
         Ok(match output {
             Output::Table | Output::Wide => self.text(),
@@ -74,7 +74,7 @@ impl Explanation {
         })
     }
 
-    /// A line for each fact.
+    /// Returns a line for each fact.
     fn text(&self) -> String {
         let mut text = String::new();
         let backend =
@@ -104,7 +104,7 @@ impl Explanation {
     }
 }
 
-/// The facts of a packet that was run.
+/// Returns the facts about a packet that was run.
 pub(super) fn told(
     settings: &Settings,
     known: &StateFile,
@@ -118,6 +118,7 @@ pub(super) fn told(
         verdict,
         Verdict::Translated(_) | Verdict::Sent(_) | Verdict::TurnedRound(Turn::Hairpin)
     );
+    // Only a flow that begins with this packet selects a backend; the place of a backend is known only then.
     let is_begun = matches!(scratch.next, Next::First | Next::Direct);
     let backend = arrives.then(|| {
         let to = &scratch.found.flow.to;
@@ -126,11 +127,12 @@ pub(super) fn told(
     let is_near = scratch.choice.backend.flags & Backend::LOCAL != 0;
     let place = if is_near { "on this node" } else { "on another node" };
     let backend_is = (arrives && scratch.next == Next::First).then_some(place);
+    // A socket hook has chosen before any packet exists, so a packet to the frontend never leaves.
     let by_socket = question.protocol == Protocol::TCP && origin.has_hooks(settings, service);
     let flow = arrives.then_some(match (by_socket, is_begun) {
         (true, _) => "none: connect(2) chooses a backend for each socket, this one is an example",
         (false, true) => "begins with this packet",
-        (false, false) => "this packet follows one",
+        (false, false) => "this packet belongs to a known flow",
     });
     Explanation {
         client: origin.words(),

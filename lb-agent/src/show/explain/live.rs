@@ -13,14 +13,14 @@ use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services,
 use crate::maps::{Error, Maps};
 use crate::run::monotonic;
 
-/// The maps of a node, with what one packet would write beside them.
+/// The maps of a node, together with what one packet would write.
 pub(super) struct Live<'a> {
     maps: &'a Maps,
     settings: Settings,
     now: u64,
-    /// Entries that the packet wrote, and those it removed.
+    /// The entries that the packet wrote, and those that it removed (`None`).
     flows: RefCell<BTreeMap<FlowKey, Option<Flow>>>,
-    /// The first map that could not be read.
+    /// The last error of a map that could not be read.
     error: Cell<Option<Error>>,
 }
 
@@ -31,12 +31,12 @@ impl<'a> Live<'a> {
         Ok(Self { maps, settings: maps.settings()?, now, flows, error: Cell::new(None) })
     }
 
-    /// Fails if a map could not be read on the way: then the verdict is worth nothing.
+    /// Fails if a map could not be read: the verdict is then invalid.
     pub(super) fn finish(self) -> Result<(), Error> {
         self.error.into_inner().map_or(Ok(()), Err)
     }
 
-    /// The result of a read, nothing where it failed.
+    /// Returns the result of a read; `None` if it failed.
     fn read<T>(&self, result: Result<Option<T>, Error>) -> Option<T> {
         result.unwrap_or_else(|error| {
             self.error.set(Some(error));
@@ -134,7 +134,7 @@ impl Flows for Live<'_> {
 }
 
 impl Filters for Live<'_> {
-    // The filters only save lookups: true where they may say so of others makes no difference to a verdict.
+    // The filters only save lookups, so an answer of true cannot change a verdict.
     fn is_in_use(&self, _: &Ip, _: Port) -> bool {
         true
     }
@@ -202,7 +202,7 @@ impl Clock for Live<'_> {
     }
 
     fn tick(&self) -> u16 {
-        // No entry has it but one in 65,536: each is judged by the clock.
+        // Only one in 65,536 entries has this tick, so all others are judged by the clock.
         u16::MAX
     }
 

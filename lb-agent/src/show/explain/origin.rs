@@ -1,4 +1,4 @@
-//! Where a client is: its packets come in by an interface of a pod or to the outside, or this node makes them.
+//! Finds where a client is. Its packets arrive on a pod or external interface, or this node sends them.
 
 use std::net::IpAddr;
 
@@ -14,15 +14,15 @@ use crate::reconcile::wire;
 use crate::show::Error;
 use crate::syscall::{device_index, device_name};
 
-/// The hook that a client's packet meets first.
+/// The hook that a client's packet passes first.
 #[derive(Debug)]
 pub(super) struct Origin {
-    /// Index of the interface.
+    /// The index of the interface.
     pub(super) device: u32,
     pub(super) role: Role,
-    /// A process of this node: its packets go out by the interface.
+    /// The client is a process of this node: its packets leave on the interface.
     pub(super) is_node: bool,
-    /// The interface is a port of this bridge, and another one may be meant.
+    /// The interface is one of several equal ports of this bridge.
     bridge: Option<u32>,
 }
 
@@ -34,6 +34,7 @@ impl Origin {
     ) -> Result<Self, Error> {
         let from = question.from.ip();
         let is_node = from.is_loopback() || is_own(maps, from)?;
+        // With an interface, a packet from the node's own address is one that arrives from outside.
         if is_node && question.device.is_none() {
             return Self::node(maps, settings, question);
         }
@@ -47,7 +48,7 @@ impl Origin {
         port_of(maps, device)
     }
 
-    /// Packets of this node leave by `lo` to an address of its own, else by the interface of the route.
+    /// Finds the interface of a packet of this node: `lo` for its own addresses, else that of the route.
     fn node(maps: &Maps, settings: &Settings, question: &Question) -> Result<Self, Error> {
         let to = question.to.ip();
         if to.is_loopback() || is_own(maps, to)? {
@@ -64,7 +65,7 @@ impl Origin {
         Ok(Self { device, role: role(&row), is_node: true, bridge: None })
     }
 
-    /// Whether connect(2) chooses the backend of such a client's TCP sockets.
+    /// Reports whether connect(2) selects the backend for TCP sockets of this client.
     pub(super) fn has_hooks(&self, settings: &Settings, service: Option<Service>) -> bool {
         match (settings.node.socket_mode, self.is_node, self.role) {
             (Settings::SOCKETS_OFF, ..) => false,
@@ -78,14 +79,14 @@ impl Origin {
         }
     }
 
-    /// `pod at veth-a1`.
+    /// Returns for example `pod at veth-a1`.
     pub(super) fn words(&self) -> String {
         let at = name(self.bridge.unwrap_or(self.device));
         match (self.is_node, self.role, self.bridge) {
-            (true, ..) => format!("process of this node, by {at}"),
+            (true, ..) => format!("process on this node, through {at}"),
             (false, Role::Pod, Some(_)) => format!("pod behind {at}"),
             (false, Role::Pod, None) => format!("pod at {at}"),
-            (false, ..) => format!("outside, by {at}"),
+            (false, ..) => format!("external client at {at}"),
         }
     }
 }
@@ -102,7 +103,7 @@ fn name(device: u32) -> String {
     device_name(device).unwrap_or_else(|| format!("#{device}"))
 }
 
-/// Any port of a bridge, if for packets all of them are alike.
+/// Returns any port of a bridge, if packets are treated alike on all of them.
 fn port_of(maps: &Maps, bridge: u32) -> Result<Origin, Error> {
     let mut ports = maps.devices()?;
     ports.retain(|(_, row)| row.bridge == bridge);

@@ -1,19 +1,19 @@
-//! The first packet of a client, as bytes: all that the data path reads of one.
+//! Builds the first packet of a client: all bytes that the data path reads of it.
 
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::addr::Protocol;
 use lb_common::wire::tcp;
 
-/// Bytes of an Ethernet header without its type.
+/// The length of an Ethernet header without its type, in bytes.
 const HARDWARE: usize = 12;
 const HOPS: u8 = 64;
-/// Bytes of the longest transport header here, that of TCP without options.
+/// The length of the longest transport header here, that of TCP without options, in bytes.
 const TCP: usize = 20;
-/// Bytes of a UDP header, and of an SCTP packet's common header and chunk header that is read at most.
+/// The length of a UDP header. Also the longest part that is read of an SCTP packet's common header and chunk header.
 const SHORT: usize = 16;
 
-/// A SYN, or the first datagram. Checksums are zero: nothing is decided by them.
+/// Returns a SYN or the first datagram. Checksums are zero, as no decision depends on them.
 pub(super) fn first(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let transport = transport(protocol, from.port(), to.port());
     let mut packet = vec![0; HARDWARE];
@@ -22,6 +22,7 @@ pub(super) fn first(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             packet.extend([0x08, 0x00, 0x45, 0]);
             packet.extend((20 + length).to_be_bytes());
+            // Identification 0, the flag "don't fragment", no offset.
             packet.extend([0, 0, 0x40, 0, HOPS, protocol.0, 0, 0]);
             packet.extend(from.octets());
             packet.extend(to.octets());
@@ -63,7 +64,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet without the fields that nothing is decided by.
+    /// Returns a packet without the fields that no decision depends on.
     fn decisive(mut packet: Vec<u8>, protocol: Protocol, v4: bool) -> Vec<u8> {
         let transport = HARDWARE + 2 + if v4 { 20 } else { 40 };
         packet[..HARDWARE].fill(0);

@@ -1,4 +1,4 @@
-//! The kernel's route to an address: by which interface, and from which of our addresses.
+//! The kernel's route to an address: its interface and source address.
 
 use std::io;
 use std::net::IpAddr;
@@ -9,16 +9,16 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
 
-/// A route as the kernel would take it.
+/// A route as the kernel would select it.
 #[derive(Debug, Default)]
 pub(super) struct Route {
-    /// Index of the interface.
+    /// The index of the interface.
     pub(super) device: u32,
-    /// The source of packets that this node sends there itself.
+    /// The source address of packets that this node itself sends.
     pub(super) source: Option<IpAddr>,
 }
 
-/// Asks for the route to an address; `NotFound` where there is none.
+/// Queries the route to an address. `NotFound` if there is none.
 pub(super) fn to(ip: IpAddr) -> io::Result<Route> {
     let mut question = RouteMessage::default();
     let (family, bits, address) = match ip {
@@ -29,6 +29,7 @@ pub(super) fn to(ip: IpAddr) -> io::Result<Route> {
     question.header.destination_prefix_length = bits;
     question.attributes.push(RouteAttribute::Destination(address));
     let mut message = NetlinkMessage::from(RouteNetlinkMessage::GetRoute(question));
+    // Without NLM_F_DUMP the kernel answers with the one route that it would take.
     message.header.flags = NLM_F_REQUEST;
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];

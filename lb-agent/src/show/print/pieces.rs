@@ -1,4 +1,4 @@
-//! A long list, printed piece by piece: it takes the memory of one piece, however many rows it has.
+//! Prints a long list piece by piece: it uses the memory of one piece, however many rows there are.
 
 use std::io::{self, Write};
 
@@ -6,16 +6,17 @@ use super::{Row, print, table, yaml};
 use crate::cli::{Format, Output};
 use crate::show::Error;
 
-/// Rows of a piece: some megabytes while a table is made of them.
+/// The number of rows per piece: some megabytes while a table is laid out.
 const PIECE: usize = 2_048;
 
-/// The printer of such a list. The rows of a list of one piece are sorted by their keys; those of a longer one stand in
-/// the order in which they came.
+/// The printer of such a list.
+///
+/// If all rows fit into one piece they are sorted by their keys; otherwise they keep the order in which they came.
 pub(in crate::show) struct Pieces<'a, K, R> {
     to: &'a mut dyn Write,
     format: Format,
     rows: Vec<(K, R)>,
-    /// The widths of columns so far: later pieces stand below earlier ones.
+    /// The column widths so far: later pieces are at least as wide.
     widths: Vec<u16>,
     is_begun: bool,
 }
@@ -25,7 +26,7 @@ impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
         Self { to, format, rows: Vec::new(), widths: Vec::new(), is_begun: false }
     }
 
-    /// Whether no row came.
+    /// Reports whether no row was added.
     pub(in crate::show) const fn is_empty(&self) -> bool {
         !self.is_begun && self.rows.is_empty()
     }
@@ -38,7 +39,7 @@ impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
         Ok(())
     }
 
-    /// Prints the rest.
+    /// Prints the remaining rows.
     pub(in crate::show) fn finish(mut self) -> Result<(), Error> {
         if self.is_empty() {
             self.to.write_all(print::<R>(&[], self.format)?.as_bytes())?;
@@ -56,6 +57,7 @@ impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
 
     fn write(&mut self) -> Result<(), Error> {
         let rows: Vec<R> = self.rows.drain(..).map(|(_, row)| row).collect();
+        // Headings only above the first piece.
         let no_headers = self.format.no_headers || self.is_begun;
         match self.format.output {
             Output::Json => self.write_json(&rows)?,
@@ -70,13 +72,13 @@ impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
         Ok(())
     }
 
-    /// Writes elements of one array, whose end [`Self::finish`] writes.
+    /// Writes elements of one array; [`Self::finish`] writes its end.
     fn write_json(&mut self, rows: &[R]) -> Result<(), Error> {
         let before: io::Result<()> = self.to.write_all(if self.is_begun { b",\n" } else { b"[\n" });
         before?;
         let elements: Vec<String> =
             rows.iter().map(serde_json::to_string_pretty).collect::<Result<_, _>>()?;
-        // A line break inside a string is escaped, so each one is of the layout.
+        // A line break inside a string is escaped, so every line break belongs to the layout.
         let indented = elements.iter().map(|element| element.replace('\n', "\n  "));
         let text = indented.map(|element| format!("  {element}")).collect::<Vec<_>>().join(",\n");
         Ok(self.to.write_all(text.as_bytes())?)
@@ -111,7 +113,7 @@ mod tests {
     }
 
     fn rows(count: usize) -> Vec<Number> {
-        // The last piece has longer and shorter ones than the first.
+        // The last piece has longer and shorter texts than the first.
         let text = |number| format!("{number}\n\"{}\"", "x".repeat(number % 7));
         let row = |number| Number { text: text(number), length: text(number).len() };
         (0..count).map(row).collect()

@@ -1,4 +1,4 @@
-//! The lines of `status` about interfaces: their role, and where XDP is attached.
+//! The lines of `status` about interfaces: their roles, and where XDP is attached.
 
 use std::path::Path;
 
@@ -11,10 +11,12 @@ use crate::maps::Maps;
 use crate::run::StateFile;
 use crate::syscall::device_name;
 
-/// A line for each device that has programs, or should. Says whether none lacks them but pods' that are gone.
+/// Adds a line for each interface that has programs or should have them. Returns false if an interface lacks them,
+/// except for removed pod interfaces.
 pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<bool, Error> {
     let mut are_attached = true;
     let mut devices = maps.devices()?;
+    // External interfaces first: a node can have hundreds of pods.
     devices.sort_by_key(|(index, device)| (device.flags & Device::POD, *index));
     for (index, device) in devices {
         let role = role(&device);
@@ -33,7 +35,7 @@ pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<bool
     Ok(are_attached)
 }
 
-/// The state of the programs of a device, and whether it is as it should be: pods come and go while no agent runs.
+/// Returns the state of an interface's programs, and whether it is as expected: pods come and go while no agent runs.
 const fn state(device: &Device, is_attached: bool, exists: bool) -> (&'static str, bool) {
     match (is_attached, exists) {
         (true, _) => ("attached", true),
@@ -42,7 +44,7 @@ const fn state(device: &Device, is_attached: bool, exists: bool) -> (&'static st
     }
 }
 
-/// The role of a device, as the agent found it.
+/// Returns the role of an interface, as the agent found it.
 const fn role(device: &Device) -> &'static str {
     if device.flags & Device::POD != 0 {
         "pod"
@@ -53,7 +55,7 @@ const fn role(device: &Device) -> &'static str {
     }
 }
 
-/// Where sources are not only these: the device has addresses of several networks.
+/// Returns a note for interfaces with addresses of several networks, which have more sources than the listed ones.
 const fn choice(device: &Device) -> &'static str {
     match (device.flags & Device::SOURCES4 != 0, device.flags & Device::SOURCES6 != 0) {
         (false, false) => "",
@@ -63,8 +65,8 @@ const fn choice(device: &Device) -> &'static str {
     }
 }
 
-/// Devices to the outside that XDP serves before tc does, whether
-/// it sends by them, and why it does not serve the others.
+/// Adds the external interfaces that XDP serves before tc, whether XDP redirects to them, and why it does not serve the
+/// others.
 pub(super) fn acceleration(
     text: &mut String,
     known: &StateFile,
@@ -106,7 +108,7 @@ mod tests {
         let (pod, uplink) = (Device { flags: Device::POD, ..Device::default() }, Device::default());
         for device in [pod, uplink] {
             assert_eq!(state(&device, true, true), ("attached", true));
-            // The interface may have no name here: it is one of another network namespace.
+            // The interface may have no name here, because it belongs to another network namespace.
             assert_eq!(state(&device, true, false), ("attached", true));
             assert_eq!(state(&device, false, true), ("NOT attached", false));
         }

@@ -1,5 +1,5 @@
-//! The lines of `status` about the agent's process, and the whole screen where only that process is left: somebody
-//! removed the pins, or something lies over them.
+//! The lines of `status` about the agent's process, and the screen for an agent whose pins were removed or covered by
+//! another mount.
 
 use std::fs;
 use std::path::Path;
@@ -8,7 +8,7 @@ use super::{Error, findings, line};
 use crate::datapath::{LAYOUT, runs};
 use crate::run::{StateFile, last_sync};
 
-/// The screen where the maps have no pins, but an agent runs: it holds and serves what the pins led to.
+/// Returns the screen for maps without pins while an agent runs: the agent still holds and serves them.
 pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: Error) -> Result<String, Error> {
     let process = running(bpf_dir, known);
     let pins = match (process, &error) {
@@ -25,8 +25,10 @@ pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: Error) -> Result<S
     Ok(text)
 }
 
-/// The process of the agent, if one runs. Its lock is that of a directory: where somebody removed that, the process
-/// that wrote the state last tells, if it is one of this program.
+/// Returns the process of the agent, if one runs.
+///
+/// The agent locks the directory. If the directory was removed, the process that wrote the last state counts, provided
+/// that it runs this program.
 pub(super) fn running(bpf_dir: &Path, known: &StateFile) -> Option<u32> {
     if let Some(process) = runs(bpf_dir) {
         return Some(process.unwrap_or(known.pid));
@@ -36,7 +38,7 @@ pub(super) fn running(bpf_dir: &Path, known: &StateFile) -> Option<u32> {
     (!bpf_dir.exists() && is_ours()).then_some(known.pid)
 }
 
-/// The agent, its node, the objects whose changes it does not see, and when it programmed the last one.
+/// Adds the agent, its node, the kinds whose changes do not arrive, and the time of the last sync.
 pub(super) fn lines(text: &mut String, bpf_dir: &Path, process: Option<u32>, known: &StateFile) {
     let value = match process {
         Some(process) => format!("running (process {process})"),
@@ -58,7 +60,7 @@ pub(super) fn lines(text: &mut String, bpf_dir: &Path, process: Option<u32>, kno
 mod tests {
     use super::*;
 
-    /// The directory is gone, and with it the lock: the test itself takes the part of an agent.
+    /// The directory is gone, and the lock with it: the test itself plays the agent.
     #[test]
     fn an_agent_whose_directory_was_removed_runs_still() {
         let directory = tempfile::tempdir().unwrap();

@@ -11,7 +11,7 @@ use crate::snapshot::address::{address, link_local, prefix, special};
 use crate::snapshot::finding::{Findings, quoted};
 use crate::snapshot::object::{Service, ServiceBody as Spec};
 
-/// The cluster IPs of a Service, at most one of each family.
+/// The cluster IPs of a Service, at most one per family.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ClusterIps {
     /// `clusterIP` is `None`.
@@ -21,7 +21,7 @@ pub struct ClusterIps {
 }
 
 impl ClusterIps {
-    /// The one of a family.
+    /// Returns the address of a family.
     pub const fn get(&self, family: Family) -> Option<IpAddr> {
         match family {
             Family::V4 => self.v4,
@@ -29,10 +29,11 @@ impl ClusterIps {
         }
     }
 
-    /// Contract 1.2: `ipFamilies` says which entry of `clusterIPs` is whose. Without it, each entry
-    /// is of its own family.
+    /// Reads the cluster IPs. `ipFamilies` gives the family of each entry of `clusterIPs`; without it, an entry has the
+    /// family of its address (contract 1.2).
     pub(super) fn of(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Self {
         let single = spec.cluster_ip.as_slice();
+        // `clusterIP` alone is the form of objects from before dual-stack.
         let list = if spec.cluster_ips.is_empty() { single } else { &spec.cluster_ips };
         let mut found = Self { headless: list.iter().any(|ip| ip == "None"), ..Self::default() };
         if found.headless || kind == ServiceKind::ExternalName {
@@ -58,11 +59,13 @@ impl ClusterIps {
                 continue;
             }
             match ip {
+                // The first valid address of a family counts.
                 Some(IpAddr::V4(_)) => found.v4 = found.v4.or(ip),
                 Some(IpAddr::V6(_)) => found.v6 = found.v6.or(ip),
                 None => {}
             }
         }
+        // Only manifests can lack it: the API server allocates an address.
         if list.iter().all(String::is_empty) {
             findings.wrong(
                 "spec.clusterIP",
@@ -93,7 +96,7 @@ pub(super) fn external_ips(spec: &Spec, findings: &mut Findings) -> Box<[IpAddr]
     found.into()
 }
 
-/// The addresses of the load balancer that are ours.
+/// Returns the load balancer addresses that the node serves itself.
 pub(super) fn vips(object: &Service, findings: &mut Findings) -> Box<[IpAddr]> {
     let ingress = &object.status.load_balancer.ingress;
     let mut found = Vec::new();
@@ -133,7 +136,7 @@ fn service_address(
     ip
 }
 
-/// `spec.loadBalancerSourceRanges`, and whether some of it could not be read.
+/// Returns `spec.loadBalancerSourceRanges`, and whether one of them cannot be read.
 pub(super) fn source_ranges(spec: &Spec, findings: &mut Findings) -> (Box<[IpNet]>, bool) {
     let listed = &spec.load_balancer_source_ranges;
     let mut found = Vec::with_capacity(listed.len());
@@ -143,6 +146,8 @@ pub(super) fn source_ranges(spec: &Spec, findings: &mut Findings) -> (Box<[IpNet
             found.push(range);
             continue;
         }
+        // The caller must know that a list with nothing but unreadable ranges is not an empty one, which would allow
+        // everyone.
         broken = true;
         findings.wrong(
             format_args!("spec.loadBalancerSourceRanges[{at}]"),

@@ -1,4 +1,4 @@
-//! The ports of a Service: those that can be used, each key and each number once.
+//! The usable ports of a Service; each key and each number occurs once.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ pub(crate) fn port_number(
     valid
 }
 
-/// Reads a protocol; none is TCP.
+/// Reads a protocol. A missing one is TCP.
 pub(crate) fn protocol(
     text: Option<&str>,
     field: impl fmt::Display,
@@ -42,7 +42,7 @@ pub(crate) fn protocol(
     }
 }
 
-/// The usable ports of a Service.
+/// Returns the usable ports of a Service.
 pub(super) fn ports(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Box<[PortSpec]> {
     let listed = &spec.ports;
     let mut found: Vec<PortSpec> = Vec::with_capacity(listed.len());

@@ -1,4 +1,4 @@
-//! Contract 1.2 and 1.4: what is read from a Service, and that one bad field spoils no other.
+//! Contract 1.2 and 1.4: the fields that are read from a Service; one bad field affects no other.
 
 use serde_json::{Value, json};
 

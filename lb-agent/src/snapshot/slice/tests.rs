@@ -1,4 +1,4 @@
-//! Contract 1.5: what is read from a slice, and what is ignored.
+//! Contract 1.5: the fields that are read from a slice, and those that are ignored.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Flows that are over, and packets between any two calls of the sweep.
+//! Expired flows, and packets between any two calls of the sweep.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use super::*;
 struct Table {
     entries: RefCell<BTreeMap<FlowKey, Flow>>,
     front: FlowKey,
-    /// Calls until the packet comes.
+    /// The number of calls until the packet comes.
     left: Cell<u32>,
 }
 
@@ -55,7 +55,7 @@ impl Entries for Table {
     }
 }
 
-/// The entries that a sweep leaves of a flow, with a packet before one of its calls.
+/// Returns the entries that a sweep leaves of a flow, with a packet before one of its calls.
 fn left(flow: &[(FlowKey, Flow)], call: u32) -> usize {
     let [(front, _), ..] = flow else { return 0 };
     let table = Table {
@@ -104,14 +104,14 @@ fn a_flow_lives_as_long_as_either_direction_is_seen() {
 fn a_packet_before_its_entry_goes_keeps_the_flow() {
     for flow in over() {
         let all = flow.len();
-        // Before the entry is looked at, and before it is taken.
+        // Before the entry is read, and before it is taken.
         for call in 0..3 {
             assert_eq!(left(&flow, call), all, "before call {call}: {flow:?}");
         }
     }
 }
 
-/// Its client's packet comes before each call in turn, and finds all of the flow or nothing.
+/// A packet of its client comes before each call in turn, and finds the whole flow or nothing.
 #[test]
 fn a_flow_that_is_judged_by_its_reply_is_never_left_without_one() {
     for flow in over() {
@@ -139,7 +139,7 @@ fn a_masquerade_without_its_flow_goes() {
     assert_eq!(left(&[back], u32::MAX), 0);
 }
 
-/// The source of a flow that lost its own answers is another flow's by now.
+/// The source of a flow that lost its reply entry belongs to another flow by now.
 #[test]
 fn a_flow_that_goes_leaves_the_answers_of_another() {
     let mut flow = masqueraded(400);

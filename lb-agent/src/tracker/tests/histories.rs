@@ -1,4 +1,4 @@
-//! Property: whatever happened on the way, what was given out is what the objects ask for now.
+//! Property: after any history, the returned plans are those that the objects require now.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Properties: order does not matter, and the sets are what contract 2 says of them.
+//! Properties: order does not matter, and the sets are those of contract 2.
 
 use std::collections::BTreeSet;
 

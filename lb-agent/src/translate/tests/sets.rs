@@ -29,7 +29,7 @@ fn plan_on(spec: &ServiceSpec, list: &[&str], node: &NodeContext) -> PortPlan {
     service(spec, &[&slice("web-1", list)], node).ports.remove(0)
 }
 
-/// The last part of each address with its sets, and "anywhere".
+/// Returns the last part of each address with its sets, and "anywhere".
 fn chosen(spec: &ServiceSpec, list: &[&str]) -> (String, bool) {
     let plan = plan_on(spec, list, &here());
     let short: Vec<_> = endpoints(&plan)

@@ -1,4 +1,4 @@
-//! Faults of credential files are reported at once, changed files are used, and a refused client is made anew.
+//! Faults of credential files are reported at once, changed files are used, and a refused client is rebuilt.
 
 use std::fs;
 use std::net::IpAddr;
@@ -44,7 +44,7 @@ current-context: x
     )
 }
 
-/// A server that takes one token, and what it was asked with.
+/// A server that accepts one token, and the requests it got.
 struct Taking {
     address: String,
     token: Arc<Mutex<String>>,
@@ -132,7 +132,7 @@ async fn a_token_that_is_replaced_in_its_file_is_used() {
     until_let_in(&client).await;
 }
 
-/// The plugin fails at first, says something that is taken, and then is asked again for what is.
+/// The plugin fails at first, then prints a token that is accepted, and later is run again for the next one.
 #[tokio::test]
 async fn a_credential_plugin_is_asked_again_when_it_fails_and_after_a_401() {
     let (directory, server) = (tempfile::tempdir().expect("a directory"), taking("first").await);
@@ -172,7 +172,7 @@ async fn a_kubeconfig_that_is_replaced_is_used() {
     until_let_in(&client).await;
 }
 
-/// A server that begins an answer and never ends it, as that of a watch.
+/// A server that begins a response and never ends it, like that of a watch.
 #[tokio::test]
 async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gone() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -209,7 +209,7 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
     let (source, other) = ([127, 0, 0, 1].into(), [192, 0, 2, 1].into());
     drop(shown(&[other]));
     let mut body = ask().await;
-    // Only an address that was there can go, and only its own connections end.
+    // Only an address that existed can vanish, and only its own connections end.
     for now in [&[source, other][..], &[source]] {
         drop(shown(now));
         let silence = timeout(Duration::from_millis(200), body.next()).await;
@@ -218,7 +218,7 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
     drop(shown(&[]));
     let end = timeout(Duration::from_secs(5), body.next()).await.expect("an end");
     assert!(end.is_some_and(|end| end.is_err()));
-    // The next request is sent by another connection.
+    // The next request uses another connection.
     let mut body = ask().await;
     let silence = timeout(Duration::from_millis(200), body.next()).await;
     assert!(silence.is_err(), "{silence:?}");

@@ -1,4 +1,4 @@
-//! Servers that say something else than expected: what is kept, what is asked next, and what is said of it.
+//! Servers with unexpected responses: what is kept, what is requested next, and what is reported.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::server::object;
 use super::*;
 
-/// A Service whose spec nobody can read.
+/// A Service with an unreadable spec.
 fn unreadable(name: &str, version: u32) -> serde_json::Value {
     let mut object = object("Service", name, version);
     object["spec"] = json!({ "ports": "all of them" });
@@ -60,12 +60,12 @@ async fn a_list_with_a_name_that_cannot_be_read_removes_nothing() {
     assert_eq!(run.events(Kind::Service, 3).await, ["list", "+a", "in part"]);
 }
 
-/// The API server does this while a watch cache is made anew.
+/// The API server does this while it rebuilds a watch cache.
 #[tokio::test]
 async fn watches_that_end_at_once_wait_longer_each_time_and_are_called_an_outage() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", 0) => Answer::list("Service", &["a"], 5),
-        // An object that was told before is nothing new.
+        // An object that was sent before is not new.
         ("services", _) => Answer::Ended(vec![event("MODIFIED", &object("Service", "a", 5))]),
         _ => Answer::Hang,
     });
@@ -180,7 +180,7 @@ async fn an_outage_makes_each_kind_stale_at_once_and_a_wait_is_obeyed() {
             kinds.values().filter(|view| view.stale.as_ref().is_some_and(is_told)).count() == 4
         })
         .await;
-        // Without the wait the next ones would come within milliseconds.
+        // Without the pause the next ones would come within milliseconds.
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(run.script.asked().len(), 8, "{:?}", run.script.asked());
     }
@@ -235,7 +235,7 @@ async fn a_place_that_is_always_forgotten_is_no_tight_loop_of_lists() {
     }
 }
 
-/// The pauses that an outage made longer do not hold the list up.
+/// Pauses that an outage made longer do not delay the list.
 #[tokio::test]
 async fn one_forgotten_place_is_a_new_list_soon_even_after_an_outage() {
     let times = Arc::new(Mutex::new(Vec::new()));

@@ -1,10 +1,10 @@
-//! Lists: pages that fail or are forgotten, and streams that do not arrive.
+//! Lists: pages that fail or expire, and streams that do not arrive.
 
 use super::odd::event;
 use super::server::object;
 use super::*;
 
-/// A page with one Service; `next` leads to the page after it.
+/// Makes a page with one Service; `next` leads to the page after it.
 fn page(name: &str, next: &str) -> Answer {
     let metadata = json!({ "resourceVersion": "5", "continue": next });
     let list = json!({ "metadata": metadata, "items": [object("Service", name, 1)] });
@@ -26,7 +26,7 @@ async fn a_page_that_breaks_off_is_asked_for_again_and_no_other() {
     assert_eq!(again, 2, "{asked:?}");
 }
 
-/// Its pages are forgotten each time on a line that takes longer for them than the server keeps them.
+/// Its pages expire each time on a connection that needs more time than the server keeps them.
 #[tokio::test]
 async fn a_list_whose_pages_were_forgotten_is_read_in_one_piece() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
@@ -62,7 +62,7 @@ async fn a_list_that_was_begun_in_pages_goes_on_so_when_streams_are_tried_again(
     assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "+b", "synced"]);
 }
 
-/// One that is too long for the time a server gives a watch ends so each time.
+/// A list that needs more time than a server gives a watch ends each time like this.
 #[tokio::test]
 async fn a_streamed_list_that_breaks_is_read_in_pages() {
     let line = || vec![event("ADDED", &object("Service", "a", 1))];

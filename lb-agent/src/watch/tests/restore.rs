@@ -1,8 +1,8 @@
-//! A store that was restored from an older snapshot, behind a server that says nothing of it.
+//! A store that was restored from an older snapshot, behind a server that does not report it.
 
 use super::*;
 
-/// The requests for Services, apart from probes.
+/// Returns the requests for Services, apart from probes.
 fn asked(run: &Run) -> Vec<String> {
     let asked = run.script.asked().into_iter();
     asked.filter(|asked| asked.contains("/services") && !asked.ends_with("limit=1")).collect()
@@ -13,7 +13,7 @@ fn probes(run: &Run) -> usize {
     asked.iter().filter(|asked| asked.contains("/services") && asked.ends_with("limit=1")).count()
 }
 
-/// A watch from a place that is still to come is accepted, and brings nothing.
+/// A watch from a position in the future is accepted, and brings nothing.
 async fn is_noticed(failures: Vec<fn() -> Answer>, pace: Pace) {
     let after = failures.len() + 1;
     let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
@@ -57,7 +57,7 @@ async fn a_probe_that_shows_nothing_older_costs_no_list() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", 0) => Answer::list("Service", &["a"], 5),
         ("services", 1) => Answer::Broken,
-        // As new as what was known when it was asked for; the event may come before it.
+        // As new as what was known at the request; the event may come before it.
         ("services", 3) if asked.probes() => Answer::list("Service", &["a"], 5),
         ("services", 2) => Answer::stream(&[("MODIFIED", "Service", "a", 6)]),
         _ => Answer::Hang,

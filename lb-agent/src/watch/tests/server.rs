@@ -1,4 +1,4 @@
-//! A server that answers by a script.
+//! A server with scripted responses.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,27 +27,27 @@ impl Asked {
         self.uri.path().rsplit('/').next().unwrap_or_default()
     }
 
-    /// How many times the resource was asked for before, apart from probes.
+    /// How many times the resource was requested before, apart from probes.
     pub(super) const fn count(&self) -> usize {
         self.count
     }
 
-    /// The query contains this.
+    /// Reports whether the query contains this.
     pub(super) fn has(&self, text: &str) -> bool {
         self.uri.query().unwrap_or_default().contains(text)
     }
 
-    /// It is a watch.
+    /// Reports whether the request is a watch.
     pub(super) fn watches(&self) -> bool {
         self.has("watch=true")
     }
 
-    /// It asks only for the version of what the store holds.
+    /// Reports whether the request only asks for the version of what the store holds.
     pub(super) fn probes(&self) -> bool {
         is_probe(&self.uri)
     }
 
-    /// It is a watch that begins with the list.
+    /// Reports whether the request is a watch that begins with the list.
     pub(super) fn streams(&self) -> bool {
         self.has("sendInitialEvents=true")
     }
@@ -69,9 +69,9 @@ pub(super) enum Answer {
     Stream(Vec<String>),
     /// Lines, and then the end.
     Ended(Vec<String>),
-    /// A body that breaks off, after these lines.
+    /// A body that ends early, after these lines.
     Cut(Vec<String>),
-    /// A failure that asks us to wait so many seconds.
+    /// A failure that requests a pause of this many seconds.
     Busy(u16, u32),
     /// A page for people, with status 200.
     Page(String),
@@ -80,7 +80,7 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// A failure as the API server words it.
+    /// Makes a failure as the API server words it.
     pub(super) fn status(code: u16, reason: &str, message: &str) -> Self {
         let status = json!({
             "apiVersion": "v1", "kind": "Status", "status": "Failure",
@@ -89,7 +89,7 @@ impl Answer {
         Self::Failure(code, status.to_string())
     }
 
-    /// A list of objects of these names.
+    /// Makes a list of objects with these names.
     pub(super) fn list(kind: &str, names: &[&str], version: u32) -> Self {
         let items: Vec<_> = names.iter().map(|name| object(kind, name, version)).collect();
         let list = json!({
@@ -99,7 +99,7 @@ impl Answer {
         Self::Whole(list.to_string())
     }
 
-    /// Events: type, kind, name, version. `END` ends the initial list, `GONE` is an expired place.
+    /// Makes events of type, kind, name, version. `END` ends the initial list, `GONE` is an expired position.
     pub(super) fn stream(events: &[(&str, &str, &str, u32)]) -> Self {
         let line = |(event, kind, name, version): &(&str, &str, &str, u32)| {
             let line = match *event {
@@ -140,7 +140,7 @@ pub(super) fn object(kind: &str, name: &str, version: u32) -> Value {
     object
 }
 
-/// Answers by a function of what is asked, and remembers what was.
+/// Responds by a function of the request, and records the requests.
 #[derive(Clone)]
 pub(super) struct Script {
     answer: Arc<dyn Fn(&Asked) -> Answer + Send + Sync>,
@@ -148,17 +148,17 @@ pub(super) struct Script {
 }
 
 impl Script {
-    /// A server that answers so.
+    /// Starts a server with these responses.
     pub(super) fn new(answer: impl Fn(&Asked) -> Answer + Send + Sync + 'static) -> Self {
         Self { answer: Arc::new(answer), asked: Arc::default() }
     }
 
-    /// A client of it.
+    /// Makes a client of it.
     pub(super) fn client(&self) -> Client {
         ClientBuilder::new(self.clone(), "default").with_layer(&Observe::new(None)).build()
     }
 
-    /// The requests so far, readable, the parts of the query in order.
+    /// Returns the requests so far in readable form, with the parts of the query in order.
     pub(super) fn asked(&self) -> Vec<String> {
         let asked = self.asked.lock().expect("no panic");
         let readable = |uri: &Uri| {

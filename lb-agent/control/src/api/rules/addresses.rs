@@ -1,4 +1,4 @@
-//! `IPAddress` objects: one for each cluster address that is booked.
+//! `IPAddress` objects: one for each booked cluster address.
 
 use serde_json::{Value, json};
 
@@ -7,8 +7,9 @@ use crate::schema;
 use crate::service::{Booking, Decision, Service};
 use crate::store::{Key, Transaction};
 
-/// Follows a decision about a Service.
+/// Writes and deletes `IPAddress` objects after a decision about a Service.
 pub(crate) fn keep(transaction: &mut Transaction<'_>, decision: &Decision) {
+    // Releases first, so that an address that is released and booked again by this change remains.
     for booking in &decision.releases {
         give_back(transaction, *booking);
     }
@@ -40,7 +41,7 @@ fn give_back(transaction: &mut Transaction<'_>, booking: Booking) {
     }
 }
 
-/// Gives back all that a Service has.
+/// Releases all bookings of a Service and deletes its `IPAddress` objects.
 pub(crate) fn release(transaction: &mut Transaction<'_>, service: &Value) {
     let Ok(service) = serde_json::from_value::<Service>(service.clone()) else { return };
     for booking in crate::service::bookings(&service) {

@@ -1,8 +1,8 @@
-//! Events have two forms: the older is kept, the newer is made of it and turned into it.
+//! Events exist in two API groups. The core form is stored; the form of `events.k8s.io` is derived from it.
 
 use serde_json::{Map, Value};
 
-/// Newer name, older name.
+/// Pairs of field names: the one of `events.k8s.io`, the one of the core group.
 const NAMES: [(&str, &str); 9] = [
     ("regarding", "involvedObject"),
     ("note", "message"),
@@ -20,7 +20,7 @@ fn renamed(value: Value, name: impl Fn(&str) -> String) -> Map<String, Value> {
     fields.into_iter().map(|(key, value)| (name(&key), value)).collect()
 }
 
-/// The older form of a newer Event.
+/// Converts an Event of `events.k8s.io` to the core form.
 pub(crate) fn kept(value: Value) -> Value {
     let older = |name: &str| {
         let found = NAMES.iter().find(|it| it.0 == name);
@@ -31,7 +31,7 @@ pub(crate) fn kept(value: Value) -> Value {
     fields.into()
 }
 
-/// The newer form of an older Event.
+/// Converts a core Event to the form of `events.k8s.io`.
 pub(crate) fn translated(value: Value) -> Value {
     let newer = |name: &str| {
         let found = NAMES.iter().find(|it| it.1 == name);

@@ -1,11 +1,11 @@
-//! Pods: declarations that nobody starts. Only what decides about Services is looked at.
+//! Pods: declarations that no kubelet starts. The rules cover only the fields that matter for Services.
 
 use serde_json::{Map, Value, json};
 
 use crate::check;
 use crate::field::Cause;
 
-/// Fills in what every reader of a Pod counts on.
+/// Fills in the defaults that readers of a Pod rely on.
 pub(crate) fn defaults(value: &mut Value) {
     let Some(fields) = value.as_object_mut() else { return };
     if let Some(Value::Object(spec)) = fields.get_mut("spec") {
@@ -33,6 +33,7 @@ pub(crate) fn defaults(value: &mut Value) {
 
 fn container(fields: &mut Map<String, Value>) {
     let image = fields.get("image").and_then(Value::as_str).unwrap_or_default();
+    // Upstream's default for the pull policy depends on the tag: images without one may change.
     let is_latest =
         image.rsplit('/').next().is_none_or(|it| !it.contains(':') || it.ends_with(":latest"));
     let usual = [
@@ -62,7 +63,7 @@ fn container(fields: &mut Map<String, Value>) {
     }
 }
 
-/// A Pod needs named containers with an image; the rest of upstream's rules is about running them.
+/// Checks that a Pod has named containers with an image. Upstream's other rules concern running them.
 pub(crate) fn validate(value: &Value, _old: Option<&Value>) -> Vec<Cause> {
     let containers = value.pointer("/spec/containers").and_then(Value::as_array);
     let containers = containers.map_or(&[][..], Vec::as_slice);

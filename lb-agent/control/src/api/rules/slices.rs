@@ -1,4 +1,5 @@
-//! `EndpointSlice`s, whoever writes them.
+//! Rules for `EndpointSlice`s, written by clients or by controllers. Limits as in upstream's
+//! `pkg/apis/discovery/validation`.
 
 use serde_json::{Value, json};
 
@@ -6,16 +7,16 @@ use crate::check;
 use crate::field::Cause;
 use crate::meta::NameRule;
 
-/// Endpoints of one slice at most.
+/// Largest number of endpoints in one slice.
 const ENDPOINTS: usize = 1_000;
-/// Addresses of one endpoint at most.
+/// Largest number of addresses of one endpoint.
 const ADDRESSES: usize = 100;
-/// Ports of one slice at most.
+/// Largest number of ports in one slice.
 const PORTS: usize = 20_000;
-/// Zones that an endpoint is meant for at most.
+/// Largest number of zone hints of one endpoint.
 const HINTS: usize = 8;
 
-/// A port has a name, if an empty one, and a protocol.
+/// Fills in the defaults of ports: an empty name and protocol TCP.
 pub(crate) fn defaults(value: &mut Value) {
     let ports = value.get_mut("ports").and_then(Value::as_array_mut);
     for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
@@ -24,7 +25,8 @@ pub(crate) fn defaults(value: &mut Value) {
     }
 }
 
-/// Statement 40.
+/// Validates a slice; `old` is the stored one. The address type is immutable, because consumers keep one set for each
+/// type.
 pub(crate) fn validate(value: &Value, old: Option<&Value>) -> Vec<Cause> {
     let kinds = ["FQDN", "IPv4", "IPv6"];
     let kind = value.get("addressType").and_then(Value::as_str).unwrap_or_default();
@@ -92,6 +94,7 @@ fn one_address(text: &str, field: &str, kind: &str) -> Vec<Cause> {
         "IPv4" if !is_of(true) => vec![Cause::invalid(field, text, "must be an IPv4 address")],
         "IPv6" if !is_of(false) => vec![Cause::invalid(field, text, "must be an IPv6 address")],
         "IPv4" | "IPv6" => {
+            // One message per address: its form is judged first, then its meaning.
             let faults = check::legacy_ip(field, text, &[]);
             if faults.is_empty() { check::endpoint_address(text, field) } else { faults }
         }

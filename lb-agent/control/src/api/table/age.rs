@@ -1,4 +1,4 @@
-//! How long ago, in the few characters that people read.
+//! Ages in the short form that kubectl prints.
 
 use jiff::Timestamp;
 
@@ -7,7 +7,7 @@ const HOUR: i64 = 60 * MINUTE;
 const DAY: i64 = 24 * HOUR;
 const YEAR: i64 = 365 * DAY;
 
-/// Time since a point in time as the API writes it.
+/// Returns the time since a timestamp of the API; `<unknown>` if there is none.
 pub(super) fn since(at: Option<&str>) -> String {
     let at = at.and_then(|it| it.parse::<Timestamp>().ok());
     at.map_or_else(
@@ -16,7 +16,7 @@ pub(super) fn since(at: Option<&str>) -> String {
     )
 }
 
-/// A duration in seconds: exact where it is short, rough where it is long.
+/// Formats a duration in seconds: exact if short, rounded if long.
 fn duration(seconds: i64) -> String {
     let two = |large: i64, large_word: &str, small: i64, small_word: &str| {
         let rest = seconds % large / small;
@@ -25,6 +25,7 @@ fn duration(seconds: i64) -> String {
     };
     match seconds {
         ..-1 => "<invalid>".into(),
+        // A clock that is a little ahead must not show an error.
         -1 => "0s".into(),
         0..120 => format!("{seconds}s"),
         it if it < 10 * MINUTE => two(MINUTE, "m", 1, "s"),

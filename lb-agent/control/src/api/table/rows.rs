@@ -5,11 +5,11 @@ use serde_json::{Value, json};
 use super::age;
 use crate::kind::Kind;
 
-/// One column.
+/// A column of a table.
 pub(super) struct Column {
     pub(super) name: &'static str,
     pub(super) kind: &'static str,
-    /// Only shown when asked for, where it is not zero.
+    /// 0: always shown; larger: only with `-o wide`.
     pub(super) priority: i32,
 }
 
@@ -50,7 +50,7 @@ const LEASES: [Column; 3] = [text("Name"), text("Holder"), text("Age")];
 const ADDRESSES: [Column; 3] = [text("Name"), text("ParentRef"), text("Age")];
 const CIDRS: [Column; 3] = [text("Name"), text("CIDRs"), text("Age")];
 
-/// The columns of a kind.
+/// Returns the columns of a kind.
 pub(super) const fn columns(kind: &Kind) -> &'static [Column] {
     match kind.resource.as_bytes() {
         b"services" => &SERVICES,
@@ -65,7 +65,7 @@ pub(super) const fn columns(kind: &Kind) -> &'static [Column] {
     }
 }
 
-/// The cells of one object, one for each column.
+/// Returns the cells of one object, one for each column.
 pub(super) fn cells(kind: &Kind, value: &Value) -> Vec<Value> {
     let of = |path: &str| value.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let name = of("/metadata/name");
@@ -93,6 +93,7 @@ pub(super) fn cells(kind: &Kind, value: &Value) -> Vec<Value> {
             let regarding = regarding.into_iter().flatten().next().cloned().unwrap_or_default();
             let part = |name: &str| regarding.get(name).and_then(Value::as_str).unwrap_or_default();
             let object = format!("{}/{}", part("kind").to_lowercase(), part("name"));
+            // Events of the two APIs have different fields for the time and the object.
             let seen = ["/lastTimestamp", "/deprecatedLastTimestamp", "/eventTime"];
             let seen = seen.into_iter().find_map(|it| value.pointer(it).and_then(Value::as_str));
             let message = if of("/message").is_empty() { of("/note") } else { of("/message") };
@@ -117,7 +118,7 @@ fn of_list<'a>(value: &'a Value, path: &str) -> impl Iterator<Item = &'a Value> 
     value.pointer(path).and_then(Value::as_array).into_iter().flatten()
 }
 
-/// The first three, and how many more.
+/// Joins the first three items and adds how many more there are.
 fn few(all: impl Iterator<Item = String>) -> String {
     let all: Vec<String> = all.collect();
     let shown = all.get(..3).unwrap_or(&all).join(",");
@@ -145,6 +146,7 @@ fn service(value: &Value, name: &str, age: &str) -> Vec<Value> {
         part("ip").or_else(|| part("hostname")).map(str::to_owned)
     });
     let mut given: Vec<String> = given.collect();
+    // As kubectl prints them: load balancer addresses sorted, without duplicates, before the external IPs.
     given.sort();
     given.dedup();
     let external = match kind {
@@ -182,6 +184,7 @@ fn service(value: &Value, name: &str, age: &str) -> Vec<Value> {
 fn pod(value: &Value, name: &str, age: &str) -> Vec<Value> {
     let of = |path: &str| value.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let all = of_list(value, "/spec/containers").count();
+    // By the condition of the Pod: either all containers count as ready, or none.
     let ready = if condition(value, "Ready") == Some("True") { all } else { 0 };
     let is_ending = value.pointer("/metadata/deletionTimestamp").is_some();
     let status = if is_ending { "Terminating" } else { of("/status/phase") };

@@ -1,4 +1,4 @@
-//! Statements 57 to 75: what is given, and what is refused because it is taken.
+//! Statements 57 to 75: what is allocated, and what is refused because it is in use.
 
 use super::*;
 

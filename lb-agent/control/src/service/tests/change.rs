@@ -1,4 +1,4 @@
-//! Statements 45 to 53: what an update keeps, changes, refuses and lets go.
+//! Statements 45 to 53: what an update keeps, changes, refuses and releases.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Statements 1 to 12: what a Service looks like after it was created.
+//! Statements 1 to 12: the form of a Service after its creation.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Statements 14 to 39: what is refused, and in which words.
+//! Statements 14 to 39: what is refused, and with which message.
 
 use super::*;
 

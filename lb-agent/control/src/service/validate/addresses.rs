@@ -1,4 +1,4 @@
-//! Cluster addresses with their families, and external addresses.
+//! Validation of cluster addresses with their families, and of external addresses.
 
 use crate::check;
 use crate::field::{Cause, list};
@@ -7,7 +7,7 @@ use crate::service::model::{Family, Service};
 
 const FIELD: &str = "spec.clusterIPs";
 
-/// Addresses, families and policy, as far as they speak of each other.
+/// Checks addresses, families and policy, each and together.
 pub(crate) fn cluster_ips(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     if new.is_external_name() {
         return Vec::new();
@@ -30,6 +30,7 @@ pub(crate) fn cluster_ips(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     causes.extend(families(new));
     let before = causes.len();
     causes.extend(each(new, old));
+    // Checks across addresses need valid ones: they would only repeat the fault in other words.
     let has_invalid = causes.len() > before;
     if spec.cluster_ips.len() > 2 {
         causes.push(Cause::invalid(FIELD, all(), "may only hold up to 2 values"));
@@ -87,6 +88,7 @@ fn together(new: &Service) -> Vec<Cause> {
         let detail = "may specify no more than one IP for each IP family";
         causes.push(Cause::invalid(FIELD, list(&spec.cluster_ips), detail));
     }
+    // The families of a headless Service describe its endpoints; it has no address to compare.
     if new.is_headless() {
         return causes;
     }
@@ -102,7 +104,7 @@ fn together(new: &Service) -> Vec<Cause> {
     causes
 }
 
-/// Addresses outside that lead here.
+/// Checks `externalIPs`; values that are stored already stay valid.
 pub(super) fn external(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     let stored = old.map_or(&[][..], |it| &it.spec.external_ips);
     let each = new.spec.external_ips.iter().enumerate();

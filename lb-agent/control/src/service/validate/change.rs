@@ -1,4 +1,4 @@
-//! Validation of updates: fields that may not change once they are set.
+//! Validation of updates: fields that are immutable once they are set.
 
 use serde_json::Value;
 
@@ -10,9 +10,10 @@ use crate::service::model::Service;
 
 const ONCE: &str = "may not change once set";
 
-/// Returns what an update changes and may not.
+/// Returns the changes that an update may not make.
 pub(crate) fn change(new: &Service, old: &Service) -> Vec<Cause> {
     let mut causes = Vec::new();
+    // A change from or to `ExternalName` releases or allocates all addresses.
     if !new.is_external_name() && !old.is_external_name() {
         causes.extend(cluster_ips(new, old));
         causes.extend(families(new, old));
@@ -35,6 +36,7 @@ fn cluster_ips(new: &Service, old: &Service) -> Vec<Cause> {
     };
     let pairs = before.iter().zip(now).enumerate();
     let mut differing = pairs.filter(|(_, (before, now))| before != now).map(|it| it.0);
+    // The first address never changes. The second may be added or released, but not replaced.
     if before.len() == now.len() {
         return differing.map(|index| at(index, ONCE)).collect();
     }
@@ -64,7 +66,7 @@ fn families(new: &Service, old: &Service) -> Vec<Cause> {
     }
     let is_first_other = before.first().zip(now.first()).is_some_and(|(before, now)| before != now);
     if is_first_other {
-        // Upstream tells the addresses here, not the families.
+        // Upstream reports the addresses as the value here, although the families are at fault.
         causes.push(at(&new.spec.cluster_ips, ONCE));
     }
     causes.extend(released(new, before.len(), now.len(), "ipFamily"));
@@ -79,7 +81,7 @@ fn released(new: &Service, before: usize, now: usize, what: &str) -> Option<Caus
     })
 }
 
-/// The class of a load balancer: only there, well formed, and the same for as long as it is one.
+/// Checks the load balancer class: valid only for type `LoadBalancer`, and immutable while the type stays.
 pub(super) fn class(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     let field = "spec.loadBalancerClass";
     let class = new.spec.load_balancer_class.as_deref();

@@ -1,4 +1,4 @@
-//! The ports of a Service.
+//! Validation of the ports of a Service.
 
 use serde_json::Value;
 
@@ -6,13 +6,13 @@ use crate::check;
 use crate::field::Cause;
 use crate::service::model::{Port, Service, Target};
 
-/// A Service needs ports unless it has no address of its own.
+/// Checks that a Service has ports, unless it is headless or an `ExternalName`.
 pub(super) fn presence(new: &Service) -> Option<Cause> {
     let is_needed = !new.is_headless() && !new.is_external_name();
     (new.spec.ports.is_empty() && is_needed).then(|| Cause::required("spec.ports", ""))
 }
 
-/// Each port by itself; names must differ where there are several.
+/// Checks each port, and that names are set and differ if there are several.
 pub(super) fn each(new: &Service) -> Vec<Cause> {
     let ports = &new.spec.ports;
     let mut causes = Vec::new();
@@ -59,7 +59,7 @@ fn numbers(port: &Port, field: &str) -> Vec<Cause> {
     causes
 }
 
-/// Node ports: none for a type without them, none twice for one protocol.
+/// Checks node ports: none for type `ClusterIP`, and each only once for a protocol.
 pub(super) fn node_ports(new: &Service) -> Vec<Cause> {
     let ports = &new.spec.ports;
     let mut causes = Vec::new();
@@ -79,14 +79,14 @@ pub(super) fn node_ports(new: &Service) -> Vec<Cause> {
     causes
 }
 
-/// Two ports may not have number and protocol in common.
+/// Checks that no two ports have the same number and protocol.
 pub(super) fn twice(new: &Service) -> Vec<Cause> {
     let ports = &new.spec.ports;
     let mut causes = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let is_same = |it: &Port| it.port == port.port && it.protocol == port.protocol;
         if ports.iter().take(index).any(is_same) {
-            // As upstream writes it: a port of which only this is set, in its own names.
+            // Upstream prints a port struct with these two fields, under their Go names.
             let value = format!(
                 r#"{{"Name":"","Protocol":{:?},"AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
                 port.protocol, port.port
