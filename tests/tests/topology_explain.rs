@@ -140,7 +140,7 @@ fn a_dead_agent_is_no_obstacle_and_no_flow_begins(shape: Shape) -> Result<()> {
         let to = to.to_string();
         let said =
             agent.command(&["explain", &SocketAddr::new(node, port.parse()?).to_string(), &to])?;
-        ensure!(said.contains("process of this node"), "{said}");
+        ensure!(said.contains("process on this node"), "{said}");
     }
     let flows = agent.command(&["ct", "list", "-o", "json"])?;
     ensure!(flows.trim() == "[]", "explain began flows: {flows}");

@@ -30,15 +30,14 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 /// the XDP program uses its array, and it is pinned once it was loaded.
 pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     let id = |path: PathBuf| MapInfo::from_pin(path).map(|info| info.id());
-    let has_xdp = directory.join(XDP).exists();
-    let is_used = |name: &str| has_xdp || name != paths::XDP_ARRAY;
+    let uses = |name: &str| ProgramInfo::from_pin(directory.join(name)).ok()?.map_ids().ok()?;
+    let by_xdp: Option<Vec<u32>> = uses(XDP);
+    let is_used = |name: &str| by_xdp.is_some() || name != paths::XDP_ARRAY;
     let pins = SHAPES.iter().map(|shape| maps.join(shape.name));
     let of_programs = paths::pins(directory).into_iter();
     let pins = pins.chain(of_programs.filter(|(name, _)| is_used(name)).map(|(_, pin)| pin));
     let ids: Result<BTreeSet<u32>, _> = pins.map(id).collect();
-    let uses = |name: &str| ProgramInfo::from_pin(directory.join(name)).ok()?.map_ids().ok()?;
-    let programs = names().chain(has_xdp.then_some(XDP));
-    let used: Option<Vec<Vec<u32>>> = programs.map(uses).collect();
+    let used: Option<Vec<Vec<u32>>> = names().map(uses).chain(by_xdp.clone().map(Some)).collect();
     let (Ok(ids), Some(used)) = (ids, used) else { return false };
     // Programs over other maps would look alike and read entries that are no longer written.
     ids.is_subset(&used.into_iter().flatten().collect())

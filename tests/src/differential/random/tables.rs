@@ -14,8 +14,9 @@ use super::ends::{BACKENDS, CLIENTS, FRONTENDS, PIECES, PROTOCOLS};
 pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = capacity;
-    tables.settings.node.flags ^= random.next() as u32 & 0x7f & random.next() as u32;
-    tables.settings.services.known = u32::from(!random.one_in(4));
+    let toggled = random.next() as u32 & 0xff & random.next() as u32;
+    tables.settings.node.flags ^= toggled >> 1;
+    tables.settings.services.known ^= toggled & 1;
     if random.one_in(4) {
         tables.settings.node.source_port_high = Port::new(61000 + random.below(4) as u16);
     }
