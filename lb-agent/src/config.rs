@@ -12,6 +12,7 @@ pub mod enums;
 pub mod flags;
 mod kube_proxy;
 pub mod migrate;
+mod pattern;
 mod section;
 mod setting;
 mod tree;
@@ -27,14 +28,13 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 pub use self::enums::{
-    Acceleration, DetectLocalMode, Echo, Masquerade, NodePortAddresses, ShortCuts, SocketLb,
-    Timeouts,
+    Acceleration, DetectLocalMode, Echo, LogFormat, Masquerade, NodePortAddresses, ShortCuts,
+    SocketLb, Timeouts,
 };
+pub use self::pattern::Pattern;
 use self::section::Section;
 pub use self::setting::{Origin, Setting};
 pub use self::tree::Place;
-use crate::cli::LogFormat;
-use crate::node::Pattern;
 
 /// The API of the first document.
 pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration");

@@ -197,7 +197,7 @@ impl Reconciler {
         let single = |frontend: &Frontend| {
             let ip = frontend.ip;
             let is_single = ip != ip.any_of_family() && !ip.is_loopback() && !ranges.is_given(&ip);
-            (is_single && !is_own(&ip)).then(|| IpNet::from(crate::show::words::ip(ip)))
+            (is_single && !is_own(&ip)).then(|| IpNet::from(IpAddr::from(ip)))
         };
         let singles = self.frontends.written().keys().filter_map(single);
         ranges.given().chain(singles).collect()
@@ -261,13 +261,5 @@ impl Reconciler {
         }
         self.has_room |= self.frontends.written().len() < entries;
         ops
-    }
-}
-
-/// An address as the tables have it.
-pub(crate) const fn wire(ip: IpAddr) -> Ip {
-    match ip {
-        IpAddr::V4(ip) => Ip::v4(ip.octets()),
-        IpAddr::V6(ip) => Ip::v6(ip.octets()),
     }
 }

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use crate::cli;
 use crate::config::Config;
+use crate::config::flags::Run;
 use crate::datapath;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
@@ -24,6 +24,7 @@ use crate::node;
 use crate::node::host::Frontends;
 use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
+use crate::state_file::loopback_file;
 use crate::takeover;
 use crate::watch::client::ClientError;
 
@@ -33,7 +34,6 @@ mod desired;
 mod devices;
 mod early_drops;
 mod grace_clock;
-mod journal;
 mod kubernetes;
 mod memory;
 mod newcomers;
@@ -44,7 +44,6 @@ mod service_manager;
 mod sizes;
 mod start;
 mod state;
-mod state_file;
 mod stop;
 mod sweeper;
 mod upkeep;
@@ -61,11 +60,7 @@ pub use service_manager::take_priority;
 use service_manager::{ServiceManager, take_resources};
 use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
 pub use state::State;
-pub(crate) use state::name;
-pub(crate) use state_file::last_sync;
-pub use state_file::{StateFile, loopback_file, state_file, sync_file};
 use stop::Stop;
-pub(crate) use sweeper::monotonic;
 use writer::Writer;
 
 /// Why the agent could not start.
@@ -115,7 +110,7 @@ pub enum End {
 
 /// Runs until SIGTERM or SIGINT, or until the configuration is another.
 #[expect(clippy::too_many_lines, reason = "wiring, from top to bottom")]
-pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
+pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     config.warnings.iter().for_each(|warning| warn!(warning, "configuration"));
     let config = Arc::new(config);
     let name = config.node();

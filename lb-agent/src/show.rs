@@ -3,10 +3,9 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
 
-use crate::datapath::{self, LAYOUT};
-use crate::maps::{self, Maps};
+use crate::datapath::OpenError;
+use crate::maps;
 
 pub mod affinity;
 mod attachments;
@@ -20,20 +19,13 @@ mod print;
 pub mod repeat;
 pub mod services;
 pub mod status;
-pub(crate) mod words;
 
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No agent ever ran here.
-    #[error("no data path in {0}: start one with `lb-agent run`, or give another --bpf-dir")]
-    NoDatapath(PathBuf),
-    /// Maps that mean something else to us.
-    #[error(
-        "{0} holds the data path of another build: use the lb-agent of that build, or start this \
-         one, which replaces it"
-    )]
-    OtherBuild(PathBuf),
+    /// There is no data path to ask.
+    #[error(transparent)]
+    Open(#[from] OpenError),
     /// A map could not be read.
     #[error(transparent)]
     Maps(#[from] maps::Error),
@@ -70,21 +62,4 @@ pub enum Error {
     Json(#[from] serde_json::Error),
     #[error("write yaml")]
     Yaml(#[from] serde_saphyr::ser::Error),
-}
-
-/// Where the maps are pinned.
-fn directory(bpf_dir: &Path) -> PathBuf {
-    bpf_dir.join(LAYOUT).join("maps")
-}
-
-/// Opens the maps of a data path, whether an agent runs or not. An error where there is none, or one of another build.
-pub fn open(bpf_dir: &Path) -> Result<Maps, Error> {
-    let maps = directory(bpf_dir);
-    if !maps.join("SERVICES").exists() {
-        return Err(Error::NoDatapath(bpf_dir.to_owned()));
-    }
-    if datapath::is_of_another_build(bpf_dir) {
-        return Err(Error::OtherBuild(bpf_dir.to_owned()));
-    }
-    Ok(Maps::open(&maps)?)
 }

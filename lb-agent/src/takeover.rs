@@ -5,7 +5,6 @@
 //! While there are any, or rules that may begin more, a take-over is under way.
 
 mod anchor;
-mod conntrack;
 mod drain;
 mod follow;
 mod iptables;
@@ -24,14 +23,14 @@ use lb_common::hash;
 use lb_common::service::{Frontend, ServiceId};
 
 pub use anchor::remove as remove_anchor;
-pub use conntrack::Connection;
-use conntrack::Which;
 pub use drain::{Drain, drain};
 pub use follow::{Takeover, begin};
 pub use rules::Rules;
 pub use verb::{Error as VerbError, Options, takeover};
 
 use crate::maps::{self, Maps};
+pub use crate::netfilter::conntrack::Connection;
+use crate::netfilter::conntrack::{self, Which};
 
 /// Why rules or connections were not read or changed.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +46,6 @@ pub enum Error {
          the chains by hand (docs/install.md)"
     )]
     NoTool,
-}
-
-/// Connections that netfilter follows and sends nowhere else, as far as they are meant.
-pub fn kept(is_meant: impl Fn(&Connection) -> bool) -> io::Result<Vec<Connection>> {
-    conntrack::list(Which::Kept, is_meant)
 }
 
 /// The traces of kube-proxy on this node.

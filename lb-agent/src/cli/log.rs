@@ -1,54 +1,30 @@
-//! Log flags, and the tracing subscriber that they configure.
+//! The tracing subscriber that the log flags configure.
 
 mod writer;
 
 use std::io;
 
-use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::EnvFilter;
 
 pub use self::writer::{LastLines, lost};
+use crate::config::LogFormat;
 
-/// How to log.
-#[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Logging")]
-pub struct Log {
-    /// Log format [default: text]. Same as kube-proxy's --logging-format.
-    #[arg(long, alias = "logging-format", value_name = "FORMAT", value_enum)]
-    pub log_format: Option<LogFormat>,
-    /// Log verbosity: 0 to 2 info, 3 and 4 debug, 5 and more trace [default: 2].
-    #[arg(short, long, value_name = "N")]
-    pub v: Option<u8>,
-}
-
-/// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Plain text.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-impl LogFormat {
-    /// Logs to standard error from here on, as much as `verbosity` says; `RUST_LOG` is stronger.
-    /// The last lines are written when the returned value is dropped.
-    pub fn start(self, verbosity: u8) -> io::Result<LastLines> {
-        let (lines, flush) = writer::start(io::stderr())?;
-        let filter =
-            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(filter(verbosity)));
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(lines)
-            .log_internal_errors(false)
-            .with_target(false);
-        match self {
-            Self::Text => subscriber.with_ansi(false).init(),
-            Self::Json => subscriber.json().flatten_event(true).init(),
-        }
-        Ok(flush)
+/// Logs to standard error from here on, as much as `verbosity` says; `RUST_LOG` is stronger.
+/// The last lines are written when the returned value is dropped.
+pub fn start_log(format: LogFormat, verbosity: u8) -> io::Result<LastLines> {
+    let (lines, flush) = writer::start(io::stderr())?;
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(filter(verbosity)));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(lines)
+        .log_internal_errors(false)
+        .with_target(false);
+    match format {
+        LogFormat::Text => subscriber.with_ansi(false).init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).init(),
     }
+    Ok(flush)
 }
 
 /// The filter of the log where `RUST_LOG` is not set. The agent itself logs that a server is away, with the

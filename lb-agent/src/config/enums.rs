@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use ipnet::IpNet;
 
 use super::{Setting, values};
@@ -73,6 +74,16 @@ pub enum Echo {
     Answer,
     /// Port unreachable.
     Reject,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Plain text.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
 }
 
 /// `nodePortAddresses` (contract 3.5).

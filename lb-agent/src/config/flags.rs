@@ -1,4 +1,4 @@
-//! kube-proxy's flags by their names, for install scripts that pass them. Ours are in `cli`.
+//! kube-proxy's flags by their names, for install scripts that pass them, and what all flags set. Ours are in `run`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,13 +8,15 @@ use ipnet::IpNet;
 
 use super::kube_proxy::{MODES, accepted, node_port_address};
 use super::{Config, DetectLocalMode, Origin, Setting, values};
-use crate::cli::Run;
 use crate::maps::Shape;
 use crate::snapshot::address;
 
 mod ignored;
+mod run;
 
 pub use ignored::IgnoredFlags;
+pub use run::{Log, Run};
+pub(crate) use run::{named, path};
 
 /// kube-proxy's flags that mean something here. With `--config` they are ignored.
 #[expect(clippy::doc_markdown, reason = "shown as help, where backticks are noise")]

@@ -14,8 +14,7 @@ use aya::programs::loaded_programs;
 use self::hooks::{Hook, Kind};
 use super::{CLASSIFIERS, Error, L3, LAYOUT, bpffs, cleanup, lock};
 use crate::maps::Maps;
-use crate::node::settings::netns_cookie;
-use crate::syscall;
+use crate::syscall::{self, netns_cookie};
 
 /// How deep below a mount a `--bpf-dir` is looked for.
 const DEPTH: usize = 4;

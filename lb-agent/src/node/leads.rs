@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 
-use super::roles::Identity;
+use super::identity::Identity;
 use super::{Address, Link, LinkKind, View};
 
 /// The facts that are asked of every device of a view, found once.

@@ -1,50 +1,16 @@
 //! The role of each interface: a function of links, addresses, routes and the patterns an operator gave.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
-use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
 use super::hidden::Reason;
+use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::Sources;
-use super::{Head, Link, LinkKind, Pattern, Primary, View};
-use crate::config::NodePortAddresses;
+use super::{Head, Link, LinkKind, View};
 use crate::datapath::Role;
-use crate::reconcile::wire;
-
-/// The facts about the node beside its links.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Identity {
-    /// Addresses of the Node object; empty until it is known.
-    pub addresses: Vec<IpAddr>,
-    /// The first of each family.
-    pub primary: Primary,
-    /// Where pods have their addresses: `podCIDRs` of the Node, `clusterCIDR`; empty when nobody says.
-    pub pod_ranges: Vec<IpNet>,
-    /// `--external-device`: these and no others.
-    pub external: Vec<Pattern>,
-    /// `--pod-device`: these and no others.
-    pub pods: Vec<Pattern>,
-    /// Where `NodePorts` are served.
-    pub node_ports: NodePortAddresses,
-    /// The packets that count as those of this node's pods.
-    pub local_clients: LocalClients,
-}
-
-/// Devices whose packets count as those of this node's pods (contract 3.4).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum LocalClients {
-    /// Those that lead to pods.
-    #[default]
-    PodDevices,
-    /// This bridge, and its ports.
-    Bridge(String),
-    /// Those whose names begin so.
-    Prefix(String),
-}
 
 /// A device that gets programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +55,7 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
         let primary = if own.ip.is_ipv4() { node.primary.v4 } else { node.primary.v6 };
         let accepts = node.node_ports.accepts(own.ip, primary);
         let bits = address::NODE | if accepts { address::NODE_PORTS } else { 0 };
-        *all.entry(wire(own.ip)).or_default() |= bits;
+        *all.entry(Ip::from(own.ip)).or_default() |= bits;
     }
     all
 }

@@ -2,17 +2,13 @@
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
 use std::ops::RangeInclusive;
-use std::os::unix::net::UnixDatagram;
 
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Settings, USUAL_NODE_PORTS};
 
 use super::Primary;
 use crate::config::Config;
-use crate::reconcile::wire;
-use crate::syscall;
 
 /// Stands for a pod that reaches itself: the dummy address of RFC 7600, routed nowhere, on nobody's link.
 const HAIRPIN4: Ip = Ip::v4([192, 0, 0, 8]);
@@ -35,8 +31,8 @@ pub fn settings(primary: Primary, netns_cookie: u64, config: &Config) -> Setting
         netns_cookie,
         hairpin4: HAIRPIN4,
         hairpin6: HAIRPIN6,
-        node4: primary.v4.map_or(Ip::UNSPECIFIED, wire),
-        node6: primary.v6.map_or(Ip::UNSPECIFIED, wire),
+        node4: primary.v4.map_or(Ip::UNSPECIFIED, Ip::from),
+        node6: primary.v6.map_or(Ip::UNSPECIFIED, Ip::from),
         source_port_low: Port::new(*ports.start()),
         source_port_high: Port::new(*ports.end()),
         flags: config.flags(),
@@ -49,11 +45,6 @@ pub fn settings(primary: Primary, netns_cookie: u64, config: &Config) -> Setting
 /// A random number other than zero.
 pub fn secret() -> u32 {
     RandomState::new().hash_one(0_u8) as u32 | 1
-}
-
-/// The cookie of the namespace we run in. Linux 5.14.
-pub fn netns_cookie() -> io::Result<u64> {
-    syscall::netns_cookie(UnixDatagram::unbound()?)
 }
 
 /// `net.ipv4.ip_local_port_range` of our namespace.

@@ -2,6 +2,7 @@
 //! use, whether other addresses are. A quick "not ours" for packets; wide is slow, narrow is wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use lb_common::addr::{Ip, Port};
@@ -52,7 +53,7 @@ impl Ranges {
     /// The networks of ClusterIPs: the `ServiceCIDR`s, and single addresses beside them.
     pub(super) fn of_cluster_ips(&self) -> BTreeSet<IpNet> {
         let singles = self.cluster.keys().filter(|ip| !self.is_given(ip));
-        let singles = singles.map(|ip| IpNet::from(crate::show::words::ip(*ip)));
+        let singles = singles.map(|ip| IpNet::from(IpAddr::from(*ip)));
         self.given().chain(singles).collect()
     }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Error, StateFile, start_source, tracker};
-use crate::cli;
+use super::{Error, start_source, tracker};
 use crate::config::Config;
+use crate::config::flags::Run;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::reconcile::Change;
 use crate::snapshot::{Finding, ViewHealth};
+use crate::state_file::StateFile;
 
 /// How long the lists may take.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,7 +29,7 @@ pub struct Intent {
 
 /// Everything that the source asks for now, as the agent of this node would see it. The node is the one of the
 /// last run where nobody names another.
-pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error> {
+pub async fn intent(options: &Run, config: &Config) -> Result<Intent, Error> {
     let known = StateFile::read(&config.bpf_dir.value);
     let is_named = config.hostname.is_set() || known.node.is_empty();
     let node = if is_named { config.node() } else { known.node };

@@ -34,6 +34,7 @@ use crate::node::{
     Assignment, ChangeSource, Identity, Primary, View, addresses, assignments, hidden, settings,
 };
 use crate::snapshot::NodeSpec;
+use crate::syscall::netns_cookie;
 
 /// The attachments, and those that should be there.
 #[derive(Debug)]
@@ -85,7 +86,7 @@ impl Devices {
     ) -> Result<Self, Error> {
         let before = maps.settings()?;
         let primary = Primary { v4: address(before.node4), v6: address(before.node6) };
-        let identity = config.identity(primary);
+        let identity = Identity::of(&config, primary);
         Ok(Self {
             addresses: maps.addresses()?.into_iter().collect(),
             maps: datapath.maps()?,
@@ -94,7 +95,7 @@ impl Devices {
             accelerator: Accelerator::after(&datapath),
             datapath,
             identity,
-            netns_cookie: settings::netns_cookie()?,
+            netns_cookie: netns_cookie()?,
             local: before.local,
             pods: before.pods,
             own: before.own,
@@ -130,9 +131,7 @@ impl Devices {
         ips: (Option<IpAddr>, Option<IpAddr>),
     ) {
         if let Some(node) = node {
-            self.identity.addresses = node.addresses.to_vec();
-            self.identity.pod_ranges = self.config.pod_ranges(node);
-            self.identity.primary = self.config.primary(Primary { v4: ips.0, v6: ips.1 });
+            self.identity.learn(&self.config, node, Primary { v4: ips.0, v6: ips.1 });
             self.local = self.config.local(Some(node));
             self.pods = self.config.pods(Some(node));
         }
@@ -278,5 +277,5 @@ impl Devices {
 }
 
 pub(super) fn address(ip: Ip) -> Option<IpAddr> {
-    (ip != Ip::UNSPECIFIED).then(|| crate::show::words::ip(ip))
+    (ip != Ip::UNSPECIFIED).then(|| IpAddr::from(ip))
 }

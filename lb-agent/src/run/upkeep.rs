@@ -7,16 +7,17 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use super::agent::Agent;
-use super::sweeper::{monotonic, period};
+use super::sweeper::period;
 use super::{memory, sizes};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::node::host::Frontends;
 use crate::node::listeners;
 use crate::reconcile::{Reconciler, Refusal};
-use crate::show::words;
 use crate::sweep::{self, Report};
+use crate::syscall::monotonic;
 use crate::syscall::{give_memory_back, unhurried};
+use crate::words;
 
 /// Nobody tells of a program that is detached: looking is a few system calls a device.
 pub(super) const INSPECTION: Duration = Duration::from_secs(2);

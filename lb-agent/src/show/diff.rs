@@ -4,6 +4,7 @@
 //! Node-wide settings are not compared: they depend on interfaces that only the agent watches.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,11 +12,13 @@ use lb_common::config::Settings;
 use lb_common::service::{Backend, Flags, Frontend, Line, Service, Set, Source};
 use serde::Serialize;
 
+use super::Error;
 use super::print::{self, Row, Tone};
-use super::{Error, open, words};
 use crate::cli::Format;
+use crate::datapath::open;
 use crate::reconcile::{Actual, Change, Limits, Op, Reconciler};
-use crate::run::{StateFile, name};
+use crate::state_file::StateFile;
+use crate::words;
 
 /// Something that is not as it is asked for.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -54,7 +57,7 @@ fn compare(
     let mut image = Image::default();
     reconciler.plan(Duration::ZERO, wanted).iter().for_each(|op| image.apply(op));
     let names: BTreeMap<u32, String> =
-        reconciler.names().map(|(id, key)| (id, name(key))).collect();
+        reconciler.names().map(|(id, key)| (id, key.to_string())).collect();
     let (wanted, held) = (meanings(&image.actual()), meanings(actual));
     let frontends: BTreeSet<&Frontend> = wanted.keys().chain(held.keys()).collect();
     let mut all = Vec::new();
@@ -148,7 +151,7 @@ fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
     for (bits, source) in &actual.sources {
         // The service's 32 bits lead, and IPv4 is mapped.
         let length = bits.saturating_sub(if source.ip.is_v4() { 128 } else { 32 });
-        let text = format!("source {}/{length}", words::ip(source.ip));
+        let text = format!("source {}/{length}", IpAddr::from(source.ip));
         sources.entry(source.service).or_default().insert(text);
     }
     let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::LEAVING);

@@ -8,13 +8,15 @@ use lb_common::flow::{Flow, FlowKey, Kind, Shown as Packets, Side};
 use lb_common::service::ServiceId;
 use serde::Serialize;
 
+use super::Error;
 use super::print::{self, Row, Tone};
 use super::services::{matches, unknown};
-use super::{Error, open, words};
 use crate::cli::{FlowFilter, Format, Scope};
+use crate::datapath::open;
 use crate::maps::Maps;
-use crate::reconcile::wire;
-use crate::run::{StateFile, monotonic};
+use crate::state_file::StateFile;
+use crate::syscall::monotonic;
+use crate::words;
 
 /// One flow: what its client asks for, and who answers.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -94,8 +96,8 @@ fn is_meant(filter: &FlowFilter, known: &StateFile, key: &FlowKey, flow: &Flow) 
     let name = known.names.get(&flow.service).map(String::as_str);
     let (client, backend) = ends(key, flow);
     filter.service.as_ref().is_none_or(|wanted| matches(wanted, None, Some(flow.service), name))
-        && filter.client.is_none_or(|wanted| wire(wanted) == client)
-        && filter.backend.is_none_or(|wanted| wire(wanted) == backend)
+        && filter.client.is_none_or(|wanted| Ip::from(wanted) == client)
+        && filter.backend.is_none_or(|wanted| Ip::from(wanted) == backend)
 }
 
 /// Client and backend of the flow of an entry.

@@ -9,10 +9,12 @@ use lb_common::addr::Protocol;
 use lb_common::flow::{Flow, FlowKey};
 use lb_common::service::ServiceId;
 
+use super::Error;
 use super::flows::is_open;
 use super::list::{Entry, entries};
-use super::{Error, open, words};
 use crate::cli::Scope;
+use crate::datapath::open;
+use crate::words;
 
 /// Open connections and other flows.
 type Counts = (u64, u64);

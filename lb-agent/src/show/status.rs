@@ -1,17 +1,19 @@
 //! `status`: one screen that answers "is it on, and how".
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::Path;
 
 use lb_common::config::{Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
-use super::{Error, attachments, list, open, words};
-use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks};
+use super::{Error, attachments, list};
+use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, open};
 use crate::maps::Maps;
-use crate::run::StateFile;
+use crate::state_file::StateFile;
 use crate::takeover::{Found, Frontends};
+use crate::words;
 
 mod devices;
 mod process;
@@ -63,7 +65,7 @@ fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
         .addresses()?
         .into_iter()
         .filter(|(_, bits)| bits & address::NODE_PORTS != 0)
-        .map(|(ip, _)| words::ip(ip).to_string())
+        .map(|(ip, _)| IpAddr::from(ip).to_string())
         .collect();
     accepting.sort();
     line(text, "NodePorts on", &accepting.join(" "));

@@ -13,9 +13,10 @@ use lb_common::flow::{Flow, FlowKey, Tuple};
 use super::Rules;
 use super::reserve::Reserved;
 use super::verb::Error;
+use crate::datapath::{self, open};
 use crate::maps::Maps;
 use crate::reconcile::Op;
-use crate::{datapath, run, show};
+use crate::syscall::monotonic;
 
 /// From one look to the next, while flows end and while rules are awaited.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ pub struct Drain {
 /// left, or after so long. No agent may run: it would serve again.
 pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Error> {
     datapath::ensure_no_agent(dir)?;
-    let mut maps = show::open(dir)?;
+    let mut maps = open(dir)?;
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let flags = settings.flags & !Settings::TAKE_OVER | Settings::DRAIN;
     let drained = Settings { flags, ..settings };
@@ -109,7 +110,7 @@ fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
 
 /// Nobody sweeps: entries of flows that are over lie there still.
 fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> Known {
-    let now = u64::try_from(run::monotonic().as_nanos()).unwrap_or(u64::MAX);
+    let now = u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {
         flow.is_forward()
             && !settings.lifetimes.is_over(key, flow, all.get(&key.opposite(flow)), now)

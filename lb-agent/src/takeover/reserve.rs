@@ -16,7 +16,7 @@ use lb_common::config::Settings;
 use lb_common::flow::{Flow, FlowKey, Side, Tuple};
 
 use super::Error;
-use super::conntrack::{self, State};
+use crate::netfilter::conntrack::{self, State};
 
 /// Seconds after which netfilter forgets a reservation by itself: should we be killed, nothing is left for long.
 const LASTS: u32 = 120;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Found, Frontends, anchor};
-use crate::{datapath, show};
+use crate::datapath::{self, OpenError, open};
 
 /// From one look to the next.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -29,7 +29,7 @@ pub enum Error {
     Takeover(#[from] super::Error),
     /// There is no data path that could take over.
     #[error(transparent)]
-    Show(#[from] show::Error),
+    Open(#[from] OpenError),
     /// An agent runs.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
@@ -47,7 +47,7 @@ pub enum Error {
 
 /// Prints what it finds; true when nothing of kube-proxy is left in the end.
 pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bool, Error> {
-    let maps = show::open(dir)?;
+    let maps = open(dir)?;
     let began = Instant::now();
     let look = || -> Result<Found, Error> {
         let frontends = Frontends::of(&maps).map_err(Error::Takeover)?;

@@ -9,7 +9,6 @@ use tracing::warn;
 use super::Devices;
 use crate::node::Primary;
 use crate::plan::Family;
-use crate::reconcile::wire;
 
 impl Devices {
     /// The node's addresses, and in which families `NodePorts` are served on all of them.
@@ -42,7 +41,7 @@ impl Devices {
         let is_left_over =
             |index: &u32| view.links.get(index).is_some_and(|link| link.name == "kube-ipvs0");
         let own = view.addresses.iter().filter(|own| !is_left_over(&own.index));
-        own.map(|own| wire(own.ip)).collect()
+        own.map(|own| Ip::from(own.ip)).collect()
     }
 
     /// New addresses first: a packet to one that stays is never without its entry.

@@ -11,7 +11,7 @@ use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
 
 use crate::maps::{Error, Maps};
-use crate::run::monotonic;
+use crate::syscall::monotonic;
 
 /// The maps of a node, with what one packet would write beside them.
 pub(super) struct Live<'a> {

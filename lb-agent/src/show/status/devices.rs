@@ -1,14 +1,15 @@
 //! The lines of `status` about interfaces: their role, and where XDP is attached.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use lb_common::addr::Ip;
 use lb_common::config::Device;
 
-use super::{Error, line, words};
+use super::{Error, line};
 use crate::datapath::{is_accelerated, is_attached};
 use crate::maps::Maps;
-use crate::run::StateFile;
+use crate::state_file::StateFile;
 use crate::syscall::device_name;
 
 /// A line for each device that has programs, or should. Says whether none lacks them but pods' that are gone.
@@ -25,7 +26,7 @@ pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<bool
         let sources: Vec<String> = [device.source4, device.source6]
             .into_iter()
             .filter(|ip| *ip != Ip::UNSPECIFIED)
-            .map(|ip| words::ip(ip).to_string())
+            .map(|ip| IpAddr::from(ip).to_string())
             .collect();
         let (sources, choice) = (sources.join(" "), choice(&device));
         line(text, "Interface", &format!("{name:<15} {role:<8} {state}  {sources}{choice}"));

@@ -11,18 +11,18 @@ use lb_common::service::ServiceId;
 
 /// The file, and the one that it becomes while the state is written.
 #[derive(Clone, Debug)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     new: PathBuf,
     before: PathBuf,
 }
 
 impl Journal {
-    pub(super) fn beside(state: &Path) -> Self {
+    pub(crate) fn beside(state: &Path) -> Self {
         let file = |name| state.with_file_name(name);
         Self { new: file("names"), before: file("names-before") }
     }
 
-    pub(super) fn add(&self, names: &[(ServiceId, String)]) -> io::Result<()> {
+    pub(crate) fn add(&self, names: &[(ServiceId, String)]) -> io::Result<()> {
         if let Some(directory) = self.new.parent() {
             fs::create_dir_all(directory)?;
         }
@@ -33,7 +33,7 @@ impl Journal {
 
     /// The state that is written now has what is in the file. It is read until [`Journal::forget`], with what an
     /// earlier state that could not be written should have had.
-    pub(super) fn take(&self) -> io::Result<()> {
+    pub(crate) fn take(&self) -> io::Result<()> {
         let names = match fs::read(&self.new) {
             // Where no name came.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -47,13 +47,13 @@ impl Journal {
     }
 
     /// The state is written.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         drop(fs::remove_file(&self.before));
     }
 
     /// Reads the names that came since a state was written. Names move from the new file to the one before, and from
     /// there into the state: read in that order, and before the state, none is missed.
-    pub(super) fn read(&self) -> BTreeMap<u32, String> {
+    pub(crate) fn read(&self) -> BTreeMap<u32, String> {
         let [new, before] =
             [&self.new, &self.before].map(|file| fs::read_to_string(file).unwrap_or_default());
         names(&before).chain(names(&new)).collect()

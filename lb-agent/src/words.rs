@@ -6,21 +6,16 @@ use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::Prefix;
 use lb_common::service::{Flags, Frontend, ServiceId};
 
-/// An address as people write it.
-pub(crate) fn ip(ip: Ip) -> IpAddr {
-    if ip.is_v4() { IpAddr::from(ip.v4_octets()) } else { IpAddr::from(ip.octets()) }
-}
-
 /// A prefix as people write it.
 pub(crate) fn prefix(prefix: &Prefix) -> String {
     let ones: u32 = prefix.mask.octets().iter().map(|byte| byte.count_ones()).sum();
     // An IPv4 address is mapped into the last of 128 bits.
     let bits = if prefix.ip.is_v4() { ones.saturating_sub(96) } else { ones };
-    format!("{}/{bits}", ip(prefix.ip))
+    format!("{}/{bits}", IpAddr::from(prefix.ip))
 }
 
 pub(crate) fn endpoint(at: Ip, port: Port) -> SocketAddr {
-    SocketAddr::new(ip(at), port.get())
+    SocketAddr::new(at.into(), port.get())
 }
 
 /// `TCP`, `UDP`, `SCTP`, or the number.
@@ -44,7 +39,7 @@ pub(crate) fn frontend(frontend: &Frontend) -> String {
     let port = frontend.port.get();
     let at = frontend.ip;
     if is_mark(frontend) {
-        format!("{} (mark)", ip(at))
+        format!("{} (mark)", IpAddr::from(at))
     } else if at == Ip::ANY_V4 {
         format!("*:{port}/{protocol}")
     } else if at == Ip::ANY_V6 {
@@ -68,7 +63,7 @@ pub(crate) fn service(id: ServiceId, name: Option<&str>) -> String {
 pub(crate) fn client(at: Ip) -> String {
     let [_, _, high, low] = at.words();
     let cookie = u64::from(high) << 32 | u64::from(low);
-    if at == Ip::cookie(cookie) { format!("cookie:{cookie}") } else { ip(at).to_string() }
+    if at == Ip::cookie(cookie) { format!("cookie:{cookie}") } else { IpAddr::from(at).to_string() }
 }
 
 /// A time that has passed: `0s`, `59s`, `3m12s`, `2h05m`.

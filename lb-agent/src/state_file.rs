@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::journal::Journal;
+mod journal;
+
+pub(crate) use journal::Journal;
 
 /// The last state of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,7 +85,7 @@ impl StateFile {
     }
 
     /// Puts this in the place of what a file holds.
-    pub(super) fn replace(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn replace(&self, path: &Path) -> io::Result<()> {
         let directory = path.parent().unwrap_or_else(|| Path::new("/run"));
         fs::create_dir_all(directory)?;
         let next = path.with_extension("next");

@@ -6,9 +6,7 @@ use std::io;
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::flow::Tuple;
 
-use crate::netfilter::{
-    CREATE, address, addressed, attribute, body, dump, find, nested, number, request,
-};
+use super::{CREATE, address, addressed, attribute, body, dump, find, nested, number, request};
 
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW`, `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const NEW: u16 = 1 << 8;
@@ -49,7 +47,7 @@ impl Connection {
 
 /// The kinds of connections that can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(crate) enum Which {
     /// Those whose destination netfilter translates, also where both ends are done.
     Translated,
     /// Those that keep their destination, and whose ends are not done.
@@ -70,7 +68,7 @@ impl Which {
 }
 
 /// The connections of this kind in this network namespace that are meant.
-pub(super) fn list(
+pub(crate) fn list(
     which: Which,
     is_meant: impl Fn(&Connection) -> bool,
 ) -> io::Result<Vec<Connection>> {
@@ -86,12 +84,12 @@ pub(super) fn list(
 }
 
 /// Makes netfilter delete a conntrack entry.
-pub(super) fn forget(connection: &Connection) -> io::Result<()> {
+pub(crate) fn forget(connection: &Connection) -> io::Result<()> {
     delete(connection.family, &connection.named)
 }
 
 /// Makes netfilter delete the entry of a connection that it does not translate.
-pub(super) fn release(protocol: Protocol, original: &Tuple) -> io::Result<()> {
+pub(crate) fn release(protocol: Protocol, original: &Tuple) -> io::Result<()> {
     delete(family(original), &nested(ORIGINAL, &[written(protocol, original)]))
 }
 
@@ -105,7 +103,7 @@ fn delete(family: u8, named: &[u8]) -> io::Result<()> {
 
 /// The state of a connection that netfilter did not see begin, as it is written down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
+pub(crate) enum State {
     /// No packet of it will pass.
     Unseen,
     /// TCP: it is open. Netfilter knows none of its numbers, so it is not to judge them.
@@ -114,7 +112,7 @@ pub(super) enum State {
 
 /// Writes a connection down that keeps its ends, for so many seconds: netfilter gives the source to no other towards
 /// this destination. `is_new`: an entry that is there is not to be touched; says whether there was none.
-pub(super) fn reserve(
+pub(crate) fn reserve(
     (protocol, original, state): (Protocol, &Tuple, State),
     seconds: u32,
     is_new: bool,
