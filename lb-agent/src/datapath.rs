@@ -25,12 +25,14 @@ mod features;
 mod links;
 mod lock;
 mod look;
+mod names;
 mod newcomer;
 mod open;
 mod packet_log;
 mod pins;
 mod programs;
 mod release;
+mod restore;
 mod role;
 mod upgrade;
 mod watchdog;
@@ -45,38 +47,19 @@ pub use cleanup::{Removed, cleanup};
 pub use error::Error;
 use lock::Lock;
 pub use lock::{ensure_no_agent, runs};
+pub use look::Fault;
+pub use names::{CLASSIFIERS, LAYOUT, PATHS, SOCKET_HOOKS};
 pub use newcomer::Newcomer;
-pub use open::{OpenError, maps_directory, open};
+pub use open::{OpenError, open};
 pub use packet_log::{PacketLog, Records};
+pub use pins::maps_directory;
 use programs::Programs;
-pub use programs::connect_paths;
+pub use programs::{connect_paths, object};
 pub use role::{Direction, Role};
 pub use upgrade::is_of_another_build;
 use upgrade::{Previous, Replaced};
-pub use watchdog::{Fault, Findings};
+pub use watchdog::Findings;
 pub use xdp::OCCUPIED;
-
-/// Name of the layout of maps and pins. It moves with every change of a shared type or a
-/// map that old programs cannot read, but for counters.
-pub const LAYOUT: &str = "v6";
-
-/// The socket hooks, named as the programs are.
-pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];
-
-/// The tc programs.
-pub const CLASSIFIERS: [&str; 6] =
-    ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress", "host_ingress", "host_egress"];
-
-/// Those of devices without a link-layer header.
-const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
-
-/// The whole paths, which the programs of all roles go on to.
-pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
-
-/// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
-pub const fn object() -> &'static [u8] {
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
-}
 
 /// Where things are.
 #[derive(Clone, Debug)]
@@ -152,7 +135,7 @@ impl Datapath {
         if let Some(previous) = &previous {
             previous.share(&dir.join("maps"), &sizes)?;
         }
-        let is_begun = !links::is_empty(&dir.join("links"));
+        let is_begun = !pins::is_empty(&dir.join("links"));
         // A resumed run finds links of ours that another goes beside.
         let is_resumed = is_begun && previous.is_some();
         // An earlier run ended while it took its place back from others: its link beside may run what would be found.

@@ -132,7 +132,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     let to = (sender, Some(views.clone()));
     let client = start_source(options.manifests.as_deref(), &config, &name, observed, to).await?;
     let mut tracker = tracker(&config, &name);
-    let has_maps = paths.bpf_dir.join(datapath::LAYOUT).join("maps").exists();
+    let has_maps = datapath::maps_directory(&paths.bpf_dir).exists();
     let patience = match (&options.manifests, has_maps) {
         // It is read as a whole, and nobody can be away.
         (Some(_), _) => READING,

@@ -8,10 +8,10 @@ use std::path::Path;
 use tracing::info;
 
 use super::detach::let_go;
-use super::programs::XDP;
+use super::names::{SOCKET_HOOKS, XDP};
 use super::role::{Direction, Role};
-use super::upgrade::{self, Place};
-use super::{Datapath, Error, SOCKET_HOOKS, features, links, xdp};
+use super::upgrade::{Place, undo_room};
+use super::{Datapath, Error, features, links, pins, xdp};
 use crate::syscall;
 
 impl Datapath {
@@ -25,20 +25,20 @@ impl Datapath {
         }
         let links = self.dir.join("links");
         for direction in Direction::BOTH {
-            let path = links::pin_of(&links, index, direction);
+            let path = pins::of_device(&links, index, direction);
             self.take_over(&path)?;
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let place = Place::at_device(role, direction, hands_over);
             let name = role.program(direction);
             // A run that was killed while it took its place back left two links, and no maps of an earlier run: both
             // would meet each packet until the end of an upgrade, which waits for the API server.
-            let is_halfway = !self.hands_over()
-                && upgrade::undo_room(&path).map_err(|error| error.named(name))?;
+            let is_halfway =
+                !self.hands_over() && undo_room(&path).map_err(|error| error.named(name))?;
             let program = self.programs.get(name)?.fd();
             let link = links::attach_device(&links, program, index, direction, place)
                 .map_err(|error| error.named(name))?;
             if is_halfway {
-                let_go(&upgrade::aside(&path))?;
+                let_go(&pins::aside(&path))?;
             }
             drop(self.held.insert(path, link));
         }
@@ -54,8 +54,8 @@ impl Datapath {
             let info = self.held.get(&path).map(|link| syscall::link_info(link.as_fd()));
             info.is_some_and(|info| info.is_ok_and(|info| info.device() == 0))
         };
-        let pins = Direction::BOTH.map(|direction| links::pin_of(&links, index, direction));
-        let is_another = self.attached.contains_key(&index) && pins.into_iter().all(is_lost);
+        let paths = Direction::BOTH.map(|direction| pins::of_device(&links, index, direction));
+        let is_another = self.attached.contains_key(&index) && paths.into_iter().all(is_lost);
         if is_another {
             drop(self.attached.remove(&index));
         }
@@ -69,7 +69,7 @@ impl Datapath {
     /// tc, where both are.
     pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
         let links = self.dir.join("links");
-        let path = xdp::pin_of(&links, index);
+        let path = pins::of_xdp(&links, index);
         self.take_over(&path).map_err(|error| crate::chain(&error))?;
         // The kernel takes no second one while the first is held.
         drop(self.held.remove(&path));
@@ -108,14 +108,14 @@ impl Datapath {
 
     /// Whether a device has our XDP program, of this run or an earlier one.
     pub fn is_accelerating(&self) -> bool {
-        xdp::is_anywhere(&self.dir.join("links"))
+        pins::has_xdp(&self.dir.join("links"))
     }
 
     /// Takes the XDP program off a device.
     pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
         self.accelerated.remove(&index);
         let links = self.dir.join("links");
-        let path = xdp::pin_of(&links, index);
+        let path = pins::of_xdp(&links, index);
         self.take_over(&path)?;
         drop(self.held.remove(&path));
         xdp::detach(&links, index)
@@ -127,17 +127,17 @@ impl Datapath {
         self.accelerated.remove(&index);
         let links = self.dir.join("links");
         let removed = links::detach_device(&links, index);
-        for path in Direction::BOTH.map(|direction| links::pin_of(&links, index, direction)) {
+        for path in Direction::BOTH.map(|direction| pins::of_device(&links, index, direction)) {
             self.displaced.forget(&path);
             drop(self.held.remove(&path));
         }
-        drop(self.held.remove(&xdp::pin_of(&links, index)));
+        drop(self.held.remove(&pins::of_xdp(&links, index)));
         removed
     }
 
     /// Takes the programs off every device but these: what an earlier run left.
     pub fn retain(&mut self, devices: &BTreeSet<u32>) -> Result<(), Error> {
-        for index in links::devices(&self.dir.join("links"))? {
+        for index in pins::devices(&self.dir.join("links"))? {
             if !devices.contains(&index) {
                 self.detach(index)?;
                 info!(index, "programs detached");

@@ -1,5 +1,6 @@
 //! Errors of the data path, each with its remedy.
 
+use std::io;
 use std::path::PathBuf;
 
 use aya::programs::ProgramError;
@@ -21,7 +22,7 @@ pub enum Error {
         what: String,
         /// The error of the system.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Another agent has it.
     #[error(
@@ -92,7 +93,7 @@ pub enum Error {
         name: &'static str,
         /// The error of the kernel.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A pin could not be read, made or removed.
     #[error(
@@ -104,9 +105,24 @@ pub enum Error {
         path: PathBuf,
         /// The error of the kernel.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A map could not be read or written.
     #[error(transparent)]
     Maps(#[from] maps::Error),
+}
+
+/// Why a link was not made; the caller knows which program it is about.
+pub(super) enum Failure {
+    Link(io::Error),
+    Pin(PathBuf, io::Error),
+}
+
+impl Failure {
+    pub(super) fn named(self, name: &'static str) -> Error {
+        match self {
+            Self::Link(source) => Error::Link { name, source },
+            Self::Pin(path, source) => Error::Pin { path, source },
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::LAYOUT;
+use super::pins::maps_directory;
 use super::upgrade::is_of_another_build;
 use crate::maps::{self, Maps};
 
@@ -21,11 +21,6 @@ pub enum OpenError {
     /// A map could not be opened.
     #[error(transparent)]
     Maps(#[from] maps::Error),
-}
-
-/// The directory where the maps of a data path are pinned.
-pub fn maps_directory(bpf_dir: &Path) -> PathBuf {
-    bpf_dir.join(LAYOUT).join("maps")
 }
 
 /// Opens the maps of a data path, whether an agent runs or not. An error where there is none, or one of another build.

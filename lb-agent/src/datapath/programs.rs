@@ -3,7 +3,6 @@
 //! An agent that comes back with the same object over the same maps finds its programs verified
 //! already: it is there in milliseconds, on a busy machine too.
 
-mod hooks;
 mod load;
 mod maps;
 mod paths;
@@ -17,17 +16,19 @@ use std::time::Instant;
 
 use tracing::{debug, info};
 
-pub(super) use self::hooks::attach_type;
 use self::load::{Sources, is_usable, load, load_and_pin, load_apart, names};
 pub(super) use self::maps::MapPins;
 pub use self::paths::connect_paths;
-use super::links::remove_pin;
+use super::Error;
+use super::names::{L3, XDP};
 use super::packet_log::{PacketLog, Records};
-use super::{Error, L3, cleanup, object};
+use super::pins::{list, remove, remove_pin};
 use crate::syscall;
 
-/// The XDP program: loaded for those who attach it.
-pub(super) const XDP: &str = "edge_xdp";
+/// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
+pub const fn object() -> &'static [u8] {
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
+}
 
 /// A program that the verifier accepted.
 #[derive(Debug)]
@@ -191,9 +192,9 @@ impl Programs {
     pub(super) fn forget_others(&self) -> Result<(), Error> {
         paths::forget_aside(&self.directory)?;
         let Some(parent) = self.directory.parent() else { return Ok(()) };
-        for directory in cleanup::list(parent)? {
+        for directory in list(parent)? {
             if directory != self.directory {
-                cleanup::remove(&directory, &mut Vec::new())?;
+                remove(&directory, &mut Vec::new())?;
             }
         }
         Ok(())

@@ -13,9 +13,10 @@ use aya::programs::{CgroupSockAddr, Program, ProgramError, ProgramInfo, SchedCla
 use tracing::debug;
 
 use super::paths::{self, connect_paths};
-use super::{XDP, pin};
+use super::{object, pin};
+use crate::datapath::Error;
+use crate::datapath::names::{CLASSIFIERS, L3, PATHS, SOCKET_HOOKS, XDP};
 use crate::datapath::packet_log::PacketLog;
-use crate::datapath::{CLASSIFIERS, Error, L3, PATHS, SOCKET_HOOKS, object};
 use crate::maps::SHAPES;
 use crate::syscall;
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use super::{paths, pin};
 use crate::datapath::Error;
-use crate::datapath::links::remove_pin;
+use crate::datapath::pins::remove_pin;
 use crate::maps::SHAPES;
 use crate::syscall;
 

@@ -16,8 +16,9 @@ use aya::maps::{Map, MapError, ProgramArray};
 use aya::programs::{Program, SchedClassifier};
 
 use super::pin;
-use crate::datapath::links::remove_pin;
-use crate::datapath::{Error, PATHS, cleanup};
+use crate::datapath::Error;
+use crate::datapath::names::PATHS;
+use crate::datapath::pins::{list, remove_pin};
 use crate::maps;
 use crate::syscall;
 
@@ -74,7 +75,7 @@ pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
 
 /// Lets the maps of earlier loads go; to be called when no link uses their programs.
 pub(super) fn forget_aside(directory: &Path) -> Result<(), Error> {
-    for path in cleanup::list(directory)? {
+    for path in list(directory)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if MAPS.iter().any(|map| name.starts_with(&aside(map))) {
             remove_pin(&path)?;
