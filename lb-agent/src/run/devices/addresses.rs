@@ -1,53 +1,40 @@
 //! The node's addresses in their map.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use lb_common::addr::Ip;
 use lb_common::config::Settings;
 use tracing::warn;
 
-use super::Devices;
-use crate::node::Primary;
-use crate::plan::Family;
+use crate::maps::Maps;
 
-impl Devices {
-    /// The node's addresses, and in which families `NodePorts` are served on all of them.
-    pub(in crate::run) fn served(&self) -> (&BTreeMap<Ip, u32>, [bool; 2]) {
-        let Primary { v4, v6 } = self.identity.primary;
-        let all = |family, primary| self.identity.node_ports.is_all(family, primary);
-        (&self.addresses, [all(Family::V4, v4), all(Family::V6, v6)])
+/// The addresses that the map has.
+#[derive(Debug)]
+pub(super) struct Addresses {
+    written: BTreeMap<Ip, u32>,
+    /// The filter of addresses that are this node's, or were: flows may still have one of those as their source.
+    own: [u64; 4],
+}
+
+impl Addresses {
+    /// Those that an earlier run wrote.
+    pub(super) fn after(maps: &Maps, before: &Settings) -> Result<Self, crate::maps::Error> {
+        Ok(Self { written: maps.addresses()?.into_iter().collect(), own: before.own })
     }
 
-    /// The node's own addresses, one of each family.
-    pub(in crate::run) const fn primary(&self) -> Primary {
-        self.identity.primary
+    pub(super) const fn written(&self) -> &BTreeMap<Ip, u32> {
+        &self.written
     }
 
-    /// Whether an address is one of the node's.
-    pub(in crate::run) fn is_own(&self, ip: &Ip) -> bool {
-        self.addresses.contains_key(ip)
-    }
-
-    /// Whether an address is one of the node's, as far as is known: at a first start, objects may come before the
-    /// interfaces were listed.
-    pub(in crate::run) fn may_be_own(&self, ip: &Ip) -> bool {
-        self.addresses.is_empty() || self.is_own(ip)
-    }
-
-    /// The node's addresses that a process may listen at: not those
-    /// of `kube-ipvs0`, where kube-proxy has every ClusterIP.
-    pub(in crate::run) fn listening(&self) -> BTreeSet<Ip> {
-        let Some(view) = &self.view else { return BTreeSet::new() };
-        let is_left_over =
-            |index: &u32| view.links.get(index).is_some_and(|link| link.name == "kube-ipvs0");
-        let own = view.addresses.iter().filter(|own| !is_left_over(&own.index));
-        own.map(|own| Ip::from(own.ip)).collect()
+    /// The filter of addresses that are this node's, or were.
+    pub(super) const fn own(&self) -> [u64; 4] {
+        self.own
     }
 
     /// New addresses first: a packet to one that stays is never without its entry.
-    pub(super) fn put_addresses(&mut self, wanted: &BTreeMap<Ip, u32>) {
-        let changed = wanted.iter().filter(|(ip, bits)| self.addresses.get(ip) != Some(bits));
-        let gone = self.addresses.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
+    pub(super) fn put(&mut self, wanted: &BTreeMap<Ip, u32>, maps: &mut Maps) {
+        let changed = wanted.iter().filter(|(ip, bits)| self.written.get(ip) != Some(bits));
+        let gone = self.written.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
         let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
         let mut settings = Settings { own: self.own, ..Settings::default() };
         for ip in wanted.keys() {
@@ -55,9 +42,9 @@ impl Devices {
         }
         self.own = settings.own;
         for (ip, bits) in writes {
-            match self.maps.put_address(ip, bits) {
-                Ok(()) if bits == 0 => drop(self.addresses.remove(&ip)),
-                Ok(()) => drop(self.addresses.insert(ip, bits)),
+            match maps.put_address(ip, bits) {
+                Ok(()) if bits == 0 => drop(self.written.remove(&ip)),
+                Ok(()) => drop(self.written.insert(ip, bits)),
                 Err(error) => {
                     warn!(error = %crate::chain(&error), "writing an address failed");
                 }
