@@ -4,7 +4,7 @@
 //! packet sees the old set of a service or the new one. The rows of the old set are given out again only
 //! after [`GRACE`]. Knows no map, no kernel and no Kubernetes: operations are data, time is an argument.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -21,9 +21,12 @@ mod conflict;
 mod draining;
 mod frontends;
 mod kept;
+mod names;
 mod op;
 mod port;
+mod ports;
 mod ranges;
+mod refused;
 mod rows;
 mod rows_by_endpoint;
 mod selection;
@@ -33,15 +36,16 @@ mod sources;
 mod tests;
 
 pub use actual::Actual;
+use capacity::Room;
 pub use capacity::{Limits, Refusal, Usage};
 pub use conflict::Conflict;
 use frontends::Frontends;
+use names::Names;
 pub use op::Op;
 use port::{Outcome, Port};
-use rows::Rows;
+use ports::Ports;
+use refused::Refused;
 pub(crate) use selection::lines_of;
-use slot_ranges::{Range, SlotRanges};
-use sources::Sources;
 
 /// How long what a packet may have just looked up is kept: far longer than any packet is under way in a program.
 pub const GRACE: Duration = Duration::from_secs(1);
@@ -64,28 +68,14 @@ impl Change {
 /// The mirror of what the maps hold, and of who asked for it.
 #[derive(Debug)]
 pub struct Reconciler {
-    limits: Limits,
     settings: Settings,
-    ids: BTreeMap<PortKey, ServiceId>,
-    /// In boxes: half of what such a map holds is empty.
-    ports: BTreeMap<ServiceId, Box<Port>>,
-    refused: BTreeMap<PortKey, (Refusal, PortPlan)>,
+    names: Names,
+    ports: Ports,
+    refused: Refused,
     frontends: Frontends,
-    rows: Rows,
-    lines: SlotRanges,
-    sources: Sources,
-    /// Ports that an earlier run left and that nobody has asked for yet.
-    orphans: BTreeMap<ServiceId, Port>,
-    next_id: ServiceId,
-    naming: u64,
-    /// Those that got their identity since somebody asked.
-    named: Vec<ServiceId>,
-    /// Something became free since the refused were tried last.
-    has_room: bool,
+    room: Room,
     /// ClusterIPs and ports at which a process of this node listens itself.
     kept: BTreeSet<Frontend>,
-    /// No port that is programmed is younger.
-    youngest: (i64, String),
 }
 
 /// Operations under way: what comes before the visible switch, what is to be switched, what comes after.
@@ -110,9 +100,9 @@ impl Reconciler {
         let mut settings = *node;
         self.frontends.ranges.fill(&mut settings);
         let is_own = |ip: &Ip| node.may_be_own(ip);
-        settings.pods = node
-            .pods
-            .map(|pods| if self.rows.confirm(&pods, is_own) { pods } else { Prefix::default() });
+        settings.pods = node.pods.map(|pods| {
+            if self.room.rows.confirm(&pods, is_own) { pods } else { Prefix::default() }
+        });
         if settings != self.settings {
             self.settings = settings;
             ops.push(Op::PutSettings(Box::new(settings)));
@@ -134,9 +124,9 @@ impl Reconciler {
         let mut wanted = Vec::new();
         for Change { service, ports } in changes {
             let keep: BTreeSet<&PortKey> = ports.iter().map(|plan| &plan.key).collect();
-            let gone = self.keys_of(&service).into_iter().filter(|key| !keep.contains(key));
+            let gone = self.names.of(&service).into_iter().filter(|key| !keep.contains(key));
             gone.for_each(|key| self.remove(&key, now, &mut transaction));
-            self.refused.retain(|key, _| key.service != service);
+            self.refused.forget(&service);
             wanted.extend(ports);
         }
         // Where room ends, the oldest have it.
@@ -159,36 +149,34 @@ impl Reconciler {
     /// while [`Reconciler::is_waiting`].
     pub fn tick(&mut self, now: Duration) -> Vec<Op> {
         let mut ops = Vec::new();
-        self.has_room |= self.rows.release(now, &mut ops) | self.lines.release(now);
+        self.refused.note(self.room.release(now, &mut ops));
         ops.extend(self.retry(now));
         ops
     }
 
     /// Whether something becomes free later (rows, lines), or did and somebody waits for it.
     pub fn is_waiting(&self) -> bool {
-        self.rows.is_waiting()
-            || self.lines.is_waiting()
-            || (self.has_room && !self.refused.is_empty())
+        self.room.is_waiting() || self.refused.are_due()
     }
 
     /// The service ports that found no room, and in which map.
     pub fn refused(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
-        self.refused.iter().map(|(key, (refusal, _))| (key, *refusal))
+        self.refused.iter()
     }
 
     /// The service ports that are programmed.
     pub fn names(&self) -> impl Iterator<Item = (ServiceId, &PortKey)> {
-        self.ports.iter().map(|(id, port)| (*id, &port.plan.key))
+        self.ports.iter().map(|(id, port)| (id, &port.plan.key))
     }
 
     /// The service port of an identity.
     pub fn key(&self, id: ServiceId) -> Option<&PortKey> {
-        self.ports.get(&id).map(|port| &port.plan.key)
+        self.ports.get(id).map(|port| &port.plan.key)
     }
 
     /// Room in the maps.
     pub const fn limits(&self) -> Limits {
-        self.limits
+        self.room.limits
     }
 
     /// Where frontends are, but for those at addresses of this node: `ServiceCIDR`s, and single addresses beside them.
@@ -210,34 +198,23 @@ impl Reconciler {
 
     /// Counts the changes of [`Reconciler::names`].
     pub const fn naming(&self) -> u64 {
-        self.naming
+        self.names.changes()
     }
 
     /// The service ports that got their identity since this was asked last.
     pub fn take_named(&mut self) -> Vec<(ServiceId, PortKey)> {
-        let named = std::mem::take(&mut self.named).into_iter();
+        let named = self.names.take_new().into_iter();
         named.filter_map(|id| Some((id, self.key(id)?.clone()))).collect()
     }
 
     /// The addresses of backends among these.
     pub fn backends_among(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Ip> {
-        self.rows.live_among(addresses)
+        self.room.rows.live_among(addresses)
     }
 
     /// Entries in use.
     pub fn usage(&self) -> Usage {
-        Usage {
-            services: self.frontends.written().len(),
-            backends: self.rows.used(),
-            lines: self.lines.used() as usize,
-            sources: self.sources.len(),
-        }
-    }
-
-    fn keys_of(&self, service: &ServiceName) -> Vec<PortKey> {
-        let from = PortKey::first(service);
-        let ports = self.ids.range(from..).map(|(key, _)| key);
-        ports.take_while(|key| key.service == *service).cloned().collect()
+        self.room.usage(self.frontends.written().len())
     }
 
     /// Joins a transaction: everything new, the visible switch, everything old.
@@ -247,7 +224,7 @@ impl Reconciler {
         let (ports, kept) = (&self.ports, &self.kept);
         let winner = |frontends: &Frontends, frontend: Frontend| {
             let claimants =
-                frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(&id)?)));
+                frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(id)?)));
             let winner = claimants.min_by_key(|(_, port)| port.seniority());
             let service = winner.and_then(|(id, port)| port.service(id, frontend));
             let service = service.or_else(|| frontends.unclaimed(&frontend))?;
@@ -259,7 +236,7 @@ impl Reconciler {
         if !forgotten.is_empty() {
             ops.push(Op::ForgetClients { services: forgotten });
         }
-        self.has_room |= self.frontends.written().len() < entries;
+        self.refused.note(self.frontends.written().len() < entries);
         ops
     }
 }
