@@ -23,7 +23,7 @@ mod walk;
 mod write;
 
 pub(crate) use copy::{copy, mark_all};
-pub use flows::Table;
+pub use flows::{FlowMaps, Table};
 use handles::MapHandle;
 pub use handles::Maps;
 pub use kept::{Kept, kept};

@@ -59,26 +59,27 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     let mut report = Report { began: context.began, ..Report::default() };
     let (mut v4, mut v6) = (0, 0);
     let (mut suspects, mut lost) = (Vec::new(), Vec::new());
-    maps.flows(Table::Protected, |key, flow| {
+    let flows = maps.flows();
+    flows.walk(Table::Protected, |key, flow| {
         *(if key.is_v4() { &mut v4 } else { &mut v6 }) += 1;
         if suspects.len() < MOST && is_suspect(&context.lifetimes, key, flow, now) {
             suspects.push(*key);
         }
         see(context, &own, (key, flow), &mut lost, &mut report.live);
     })?;
-    maps.flows(Table::Transient, |key, flow| {
+    flows.walk(Table::Transient, |key, flow| {
         // Nobody removes what is over there.
         if !is_suspect(&context.lifetimes, key, flow, now) {
             see(context, &own, (key, flow), &mut lost, &mut report.live);
         }
     })?;
-    let [room4, room6] = maps.flow_capacities()?;
+    let [room4, room6] = flows.capacities()?;
     report.fullest = fuller((v4, room4), (v6, room6));
     for key in &suspects {
-        report.removed += end::end(maps, key, &context.lifetimes, now)?;
+        report.removed += end::end(&flows, key, &context.lifetimes, now)?;
     }
     for key in &lost {
-        report.renewed += usize::from(own.renew(maps, key)?);
+        report.renewed += usize::from(own.renew(&flows, key)?);
     }
     if report.renewed > 0 {
         info!(

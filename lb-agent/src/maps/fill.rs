@@ -52,11 +52,6 @@ impl Maps {
         })
     }
 
-    /// How many entries of answered flows there can be, of IPv4 and of IPv6.
-    pub fn flow_capacities(&self) -> Result<[u32; 2]> {
-        Ok([capacity(&self.flows4, name::FLOWS4)?, capacity(&self.flows6, name::FLOWS6)?])
-    }
-
     /// Name, entries and capacity of every map that can fill up. Walks them: not for every second.
     pub fn fill(&self) -> Result<Vec<(&'static str, usize, u32)>> {
         self.fill_given(&Usage {

@@ -1,6 +1,7 @@
 //! Entries of flows, each in a table of its family, while packets write them, too.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -9,6 +10,7 @@ use aya::maps::{HashMap, MapData};
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
 use lb_common::maps::name;
 
+use super::fill::capacity;
 use super::raw::Raw;
 use super::{Error, MapHandle as _, Maps, Result, batched, found, walk};
 use crate::syscall;
@@ -27,31 +29,57 @@ type Map4 = HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>;
 /// The map of a table for IPv6.
 type Map6 = HashMap<MapData, Raw<FlowKey>, Raw<Flow>>;
 
+/// The two maps of a table, for IPv4 and for IPv6, and their names.
+type Pair<'a> = (&'a Map4, &'a Map6, [&'static str; 2]);
+
+/// The maps of flows.
+#[derive(Clone, Copy)]
+pub struct FlowMaps<'a> {
+    protected: Pair<'a>,
+    transient: Pair<'a>,
+}
+
+impl fmt::Debug for FlowMaps<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlowMaps").finish_non_exhaustive()
+    }
+}
+
 impl Maps {
-    const fn of(&self, table: Table) -> (&Map4, &Map6, [&'static str; 2]) {
+    /// The maps of flows.
+    pub const fn flows(&self) -> FlowMaps<'_> {
+        FlowMaps {
+            protected: (&self.flows4, &self.flows6, [name::FLOWS4, name::FLOWS6]),
+            transient: (&self.transient4, &self.transient6, [name::TRANSIENT4, name::TRANSIENT6]),
+        }
+    }
+}
+
+impl FlowMaps<'_> {
+    const fn of(&self, table: Table) -> &Pair<'_> {
         match table {
-            Table::Protected => (&self.flows4, &self.flows6, [name::FLOWS4, name::FLOWS6]),
-            Table::Transient => {
-                (&self.transient4, &self.transient6, [name::TRANSIENT4, name::TRANSIENT6])
-            }
+            Table::Protected => &self.protected,
+            Table::Transient => &self.transient,
         }
     }
 
+    /// How many entries of answered flows there can be, of IPv4 and of IPv6.
+    pub fn capacities(&self) -> Result<[u32; 2]> {
+        let (map4, map6, [name4, name6]) = self.protected;
+        Ok([capacity(map4, name4)?, capacity(map6, name6)?])
+    }
+
     /// Calls `see` for every entry of a table.
-    pub fn flows(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
-        self.flows_while(table, |key, flow| {
+    pub fn walk(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
+        self.walk_while(table, |key, flow| {
             see(key, flow);
             true
         })
     }
 
     /// Calls `see` for the entries of a table until it returns false.
-    fn flows_while(
-        &self,
-        table: Table,
-        mut see: impl FnMut(&FlowKey, &Flow) -> bool,
-    ) -> Result<()> {
-        let (map4, map6, [name4, name6]) = self.of(table);
+    fn walk_while(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow) -> bool) -> Result<()> {
+        let (map4, map6, [name4, name6]) = *self.of(table);
         let (zero, mut goes_on) = ((Raw::default(), Raw::default()), true);
         let walked = walk::walk(map4.data(), zero, |key: &Raw<FlowKey4>, flow| {
             let flow: &Raw<Flow4> = flow;
@@ -72,14 +100,14 @@ impl Maps {
 
     /// Calls `see` for every entry that `is_meant`, as packets find it, until it fails. There may be a million of them,
     /// so that little is remembered of each.
-    pub fn each_flow<E: From<Error>>(
+    pub fn each<E: From<Error>>(
         &self,
         is_meant: impl Fn(&FlowKey, &Flow) -> bool,
         mut see: impl FnMut(&FlowKey, &Flow) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let (hasher, mut seen) = (RandomState::new(), HashSet::new());
         let mut outcome = Ok(());
-        self.flows_while(Table::Protected, |key, flow| {
+        self.walk_while(Table::Protected, |key, flow| {
             if is_meant(key, flow) && seen.insert(hasher.hash_one(key)) {
                 outcome = see(key, flow);
             }
@@ -93,10 +121,10 @@ impl Maps {
             if !is_meant(key, flow) || seen.contains(&hasher.hash_one(key)) {
                 return Ok(());
             }
-            let flow = self.flow_in(Table::Protected, key)?.unwrap_or(*flow);
+            let flow = self.get_in(Table::Protected, key)?.unwrap_or(*flow);
             if is_meant(key, &flow) { see(key, &flow) } else { Ok(()) }
         };
-        self.flows_while(Table::Transient, |key, flow| {
+        self.walk_while(Table::Transient, |key, flow| {
             outcome = see_transient(key, flow);
             outcome.is_ok()
         })?;
@@ -104,9 +132,9 @@ impl Maps {
     }
 
     /// Every entry as packets find it.
-    pub fn all_flows(&self) -> Result<Vec<(FlowKey, Flow)>> {
+    pub fn all(&self) -> Result<Vec<(FlowKey, Flow)>> {
         let mut all = Vec::new();
-        self.each_flow(
+        self.each(
             |_, _| true,
             |key, flow| {
                 all.push((*key, *flow));
@@ -117,15 +145,15 @@ impl Maps {
     }
 
     /// One entry as packets find it, if it is still there.
-    pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
-        match self.flow_in(Table::Protected, key)? {
-            None => self.flow_in(Table::Transient, key),
+    pub fn get(&self, key: &FlowKey) -> Result<Option<Flow>> {
+        match self.get_in(Table::Protected, key)? {
+            None => self.get_in(Table::Transient, key),
             flow => Ok(flow),
         }
     }
 
-    fn flow_in(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
-        let (map4, map6, [name4, name6]) = self.of(table);
+    fn get_in(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
+        let (map4, map6, [name4, name6]) = *self.of(table);
         if key.is_v4() {
             let flow = found(map4.get(&Raw(FlowKey4::of(key)), 0), name4)?;
             Ok(flow.map(|flow| flow.0.whole()))
@@ -135,41 +163,42 @@ impl Maps {
     }
 
     /// Removes a protected entry, if it is there, and gives what it was at that moment.
-    pub fn take_flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
+    pub fn take(&self, key: &FlowKey) -> Result<Option<Flow>> {
+        let (map4, map6, [name4, name6]) = self.protected;
         if key.is_v4() {
-            let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), name::FLOWS4)?;
+            let flow = take(map4, &Raw(FlowKey4::of(key)), name4)?;
             return Ok(flow.map(|flow| flow.0.whole()));
         }
-        Ok(take(&self.flows6, &Raw(*key), name::FLOWS6)?.map(|flow| flow.0))
+        Ok(take(map6, &Raw(*key), name6)?.map(|flow| flow.0))
     }
 
     /// Puts an entry back that was taken, unless a packet has made it anew meanwhile, or has the room it had.
-    pub fn restore_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
-        self.write_flow(key, flow, walk::NO_EXIST, &[libc::EEXIST, libc::E2BIG])
+    pub fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
+        self.write(key, flow, walk::NO_EXIST, &[libc::EEXIST, libc::E2BIG])
     }
 
     /// Writes over an entry in the table that it names, if it is there.
-    pub fn replace_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
-        self.write_flow(key, flow, walk::EXIST, &[libc::ENOENT])
+    pub fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
+        self.write(key, flow, walk::EXIST, &[libc::ENOENT])
     }
 
     /// Removes entries, wherever they are.
-    pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
+    pub fn remove(&self, keys: &[FlowKey]) -> Result<()> {
         let (v4, v6): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
         let v4: Vec<Raw<FlowKey4>> = v4.iter().map(|key| Raw(FlowKey4::of(key))).collect();
         let v6: Vec<Raw<FlowKey>> = v6.into_iter().map(Raw).collect();
         // The protected ones first: an older copy is then all that is left, for a moment.
         for table in [Table::Protected, Table::Transient] {
-            let (map4, map6, [name4, name6]) = self.of(table);
+            let (map4, map6, [name4, name6]) = *self.of(table);
             walk::remove(map4.data(), &v4).map_err(batched(name4))?;
             walk::remove(map6.data(), &v6).map_err(batched(name6))?;
         }
         Ok(())
     }
 
-    fn write_flow(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
+    fn write(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
         let table = if flow.is_protected() { Table::Protected } else { Table::Transient };
-        let (map4, map6, [name4, name6]) = self.of(table);
+        let (map4, map6, [name4, name6]) = *self.of(table);
         let (name, written) = if key.is_v4() {
             let fd: BorrowedFd<'_> = map4.data().fd().as_fd();
             let (key, flow) = (Raw(FlowKey4::of(key)), Raw(Flow4::of(flow)));

@@ -56,8 +56,8 @@ pub fn list(
             && is_meant(filter, &known, key, flow)
     };
     let mut rows = print::Pieces::new(to, format);
-    maps.each_flow(is_shown, |key, flow| {
-        let reply = maps.flow(&key.opposite(flow))?;
+    maps.flows().each(is_shown, |key, flow| {
+        let reply = maps.flows().get(&key.opposite(flow))?;
         // Idle entries that packets treat as absent are left until others need their room.
         if lifetimes.is_over(key, flow, reply.as_ref(), now) {
             return Ok(());
@@ -76,7 +76,7 @@ pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     // and then stand without them.
     let (mut others, mut first) = (Vec::new(), Vec::new());
     let is_meant = |key: &FlowKey, flow: &Flow| is_meant(filter, &known, key, flow);
-    maps.each_flow(is_meant, |key, flow| {
+    maps.flows().each(is_meant, |key, flow| {
         if flow.is_forward() {
             first.push(*key);
         } else {
@@ -86,8 +86,8 @@ pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     })?;
     let count = others.len() + first.len();
     unknown_service(&maps, &known, filter, count == 0)?;
-    maps.remove_flows(&others)?;
-    maps.remove_flows(&first)?;
+    maps.flows().remove(&others)?;
+    maps.flows().remove(&first)?;
     Ok(format!("deleted {count} flow entries\n"))
 }
 

@@ -25,7 +25,7 @@ pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let (mut all, _known) = entries(&maps, bpf_dir)?;
     all.retain(|entry| entry.is_in(scope) && !entry.leaving);
     let mut flows = BTreeMap::new();
-    maps.each_flow(
+    maps.flows().each(
         |_, flow| flow.is_forward(),
         |key, flow| {
             count(key, flow, &mut flows);

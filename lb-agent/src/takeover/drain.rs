@@ -101,7 +101,7 @@ type Known = BTreeSet<(Protocol, Tuple)>;
 /// Lets netfilter know of all flows, and returns those that are not over.
 fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
     let settings = maps.settings().map_err(super::Error::Maps)?;
-    let all = maps.all_flows().map_err(super::Error::Maps)?;
+    let all = maps.flows().all().map_err(super::Error::Maps)?;
     let all: BTreeMap<FlowKey, Flow> = all.into_iter().collect();
     let known = live(&settings, &all);
     reserved.hold(&settings, &all, &known)?;

@@ -46,7 +46,7 @@ impl<'a> Live<'a> {
 
     fn flow_at(&self, key: &FlowKey) -> Option<Flow> {
         let written = self.flows.borrow().get(key).copied();
-        written.unwrap_or_else(|| self.read(self.maps.flow(key)))
+        written.unwrap_or_else(|| self.read(self.maps.flows().get(key)))
     }
 
     fn line(&self, line: u32) -> Option<Line> {
