@@ -13,6 +13,8 @@ pub mod flags;
 mod kube_proxy;
 pub mod migrate;
 mod pattern;
+mod place;
+mod problem;
 mod section;
 mod setting;
 mod tree;
@@ -20,7 +22,6 @@ pub mod values;
 pub mod view;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,9 +33,10 @@ pub use self::enums::{
     SocketLb, Timeouts,
 };
 pub use self::pattern::Pattern;
+pub use self::place::Place;
+pub use self::problem::{Error, Problem};
 use self::section::Section;
 pub use self::setting::{Origin, Setting};
-pub use self::tree::Place;
 
 /// The API of the first document.
 pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration");
@@ -154,45 +156,6 @@ impl Default for Config {
             warnings: Vec::new(),
         }
     }
-}
-
-/// One thing that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub place: Place,
-    /// The field, dotted; empty for the file as a whole.
-    pub field: String,
-    /// The fault, and the values that are allowed.
-    pub message: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let separator = if self.field.is_empty() { "" } else { ": " };
-        write!(f, "{}: {}{separator}{}", self.place, self.field, self.message)
-    }
-}
-
-/// Why there is no configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file cannot be read at all.
-    #[error("--config {}: {source}", file.display())]
-    Unreadable { file: PathBuf, source: std::io::Error },
-    /// Fields of the file.
-    #[error("--config {}: {}", file.display(), joined(problems))]
-    File {
-        file: PathBuf,
-        /// All that is wrong with it.
-        problems: Vec<Problem>,
-    },
-    /// A flag, or two that do not fit together.
-    #[error("{0}")]
-    Flag(String),
-}
-
-fn joined(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
 }
 
 impl Config {

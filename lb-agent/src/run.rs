@@ -16,8 +16,6 @@ use crate::datapath;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::kube_events::Events;
-use crate::manifests::ManifestsError;
-use crate::maps;
 use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::node;
@@ -26,13 +24,13 @@ use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
 use crate::state_file::loopback_file;
 use crate::takeover;
-use crate::watch::client::ClientError;
 
 mod accelerator;
 mod agent;
 mod desired;
 mod devices;
 mod early_drops;
+mod error;
 mod grace_clock;
 mod kubernetes;
 mod memory;
@@ -53,6 +51,7 @@ use agent::Agent;
 pub use desired::{Intent, intent};
 use devices::Devices;
 use early_drops::EarlyDrops;
+pub use error::{End, Error};
 use grace_clock::GraceClock;
 use kubernetes::Shown;
 use open_connections::OpenConnections;
@@ -62,51 +61,6 @@ use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_sourc
 pub use state::State;
 use stop::Stop;
 use writer::Writer;
-
-/// Why the agent could not start.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kernel's side.
-    #[error(transparent)]
-    Datapath(#[from] datapath::Error),
-    #[error(transparent)]
-    Maps(#[from] maps::Error),
-    /// The directory of manifests.
-    #[error(transparent)]
-    Manifests(#[from] ManifestsError),
-    /// The API server's address or credentials.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// The lists do not come.
-    #[error(
-        "initial sync did not complete within {0:?}: is the API server reachable, and may the \
-         agent read it?"
-    )]
-    NoLists(Duration),
-    /// A listener, where `bindAddressHardFail` is set.
-    #[error(
-        "cannot listen on {address} ({what}); unset bindAddressHardFail to retry instead of exiting"
-    )]
-    Listen {
-        /// The name of the listener.
-        what: &'static str,
-        address: std::net::SocketAddr,
-        #[source]
-        source: std::io::Error,
-    },
-    /// A signal handler or a namespace cookie.
-    #[error("system call")]
-    System(#[from] std::io::Error),
-}
-
-/// Why a run ended well.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Somebody said stop.
-    Asked,
-    /// There is another configuration, or maps must be larger: begin anew.
-    Changed,
-}
 
 /// Runs until SIGTERM or SIGINT, or until the configuration is another.
 #[expect(clippy::too_many_lines, reason = "wiring, from top to bottom")]

@@ -1,65 +1,19 @@
 //! `status` and the lists, for people. They read the pins and the state file of the last run, so they work without an
 //! agent.
 
-use std::io;
-use std::net::IpAddr;
-
-use crate::datapath::OpenError;
-use crate::maps;
-
 pub mod affinity;
 mod attachments;
 pub mod diff;
+mod error;
 pub mod explain;
 pub mod flows;
 pub mod ipvs;
 pub mod list;
 pub mod map;
+mod pieces;
 mod print;
 pub mod repeat;
 pub mod services;
 pub mod status;
 
-/// Why there is nothing to show.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// There is no data path to ask.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// A map could not be read.
-    #[error(transparent)]
-    Maps(#[from] maps::Error),
-    /// Nobody has that name.
-    #[error("{name}: no such service; `lb-agent service list` names all{}", .hint)]
-    NoService {
-        /// The name that was asked for.
-        name: String,
-        /// Why it may not be found, or nothing.
-        hint: &'static str,
-    },
-    /// An interface that is not there.
-    #[error("interface {0}: there is none of this name; `ip link` lists all")]
-    NoInterface(String),
-    /// An interface without programs.
-    #[error(
-        "interface {0}: it has no programs, so its packets are not seen; `lb-agent status` lists those that have, \
-         --device names another"
-    )]
-    NotServed(String),
-    /// A bridge with ports of pods and others.
-    #[error("bridge {0}: it has ports of pods and others; name that of the client with --device")]
-    SeveralPorts(String),
-    #[error("no route to {to}: {source}; name the interface of the client with --device")]
-    NoRoute { to: IpAddr, source: io::Error },
-    /// Packets of this node do not leave.
-    #[error("no route to {to}: {source}; a process of this node gets the same error")]
-    NoRouteOut { to: IpAddr, source: io::Error },
-    #[error("{0} and {1}: addresses of two families; no packet has both")]
-    Families(IpAddr, IpAddr),
-    #[error("write the list")]
-    Write(#[from] io::Error),
-    #[error("write json")]
-    Json(#[from] serde_json::Error),
-    #[error("write yaml")]
-    Yaml(#[from] serde_saphyr::ser::Error),
-}
+pub use error::Error;

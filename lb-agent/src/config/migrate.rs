@@ -3,8 +3,9 @@
 //! Only what somebody set is written, so that defaults stay defaults. Fields that are left out are named; settings of
 //! ours that nobody set follow as comments.
 
+use super::problem::{Problem, joined};
 use super::tree::{self, Node, Value};
-use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};
+use super::{AGENT, Config, KUBE_PROXY, Origin, Setting};
 
 /// The key of the file in kube-proxy's `ConfigMap`, as kubeadm writes it.
 const KEY: &str = "config.conf";

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::place::Place;
 use super::section::Found;
-use super::tree::Place;
 
 /// Where a value comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,37 +1,18 @@
 //! The objects of one file: several documents, lists, YAML or JSON.
 
 mod list;
+mod object;
 mod other;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _};
+use serde::de::{DeserializeSeed as _, Error as _};
 use serde_saphyr::{Error, Options, with_deserializer_from_str_with_options};
 
 use self::list::List;
+use self::object::Known;
+pub(super) use self::object::Object;
 pub(super) use self::other::Other;
-use crate::snapshot::object::{EndpointSlice, Node, Service, ServiceCidr};
 use crate::snapshot::quoted;
-
-/// An object of a kind we read.
-#[derive(Debug)]
-pub(super) enum Object {
-    Service(Box<Service>),
-    Slice(Box<EndpointSlice>),
-    Node(Box<Node>),
-    ServiceCidr(Box<ServiceCidr>),
-}
-
-impl Object {
-    /// The kind, as manifests spell it.
-    pub(super) const fn kind(&self) -> &'static str {
-        match self {
-            Self::Service(_) => "Service",
-            Self::Slice(_) => "EndpointSlice",
-            Self::Node(_) => "Node",
-            Self::ServiceCidr(_) => "ServiceCIDR",
-        }
-    }
-}
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -107,26 +88,6 @@ struct ListHeader {
     items: Vec<Header>,
 }
 
-/// The kinds we read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StateFile {
-    Service,
-    Slice,
-    Node,
-    ServiceCidr,
-}
-
-impl StateFile {
-    /// The version of the kind that is read.
-    const fn version(self) -> &'static str {
-        match self {
-            Self::Service | Self::Node => "v1",
-            Self::Slice => "discovery.k8s.io/v1",
-            Self::ServiceCidr => "networking.k8s.io/v1",
-        }
-    }
-}
-
 impl Header {
     /// The header of a document in the usual form: both fields on lines of their own, at the margin,
     /// as plain words. Anything else is left to the parser, which takes as long as for the object.
@@ -141,20 +102,20 @@ impl Header {
         Some(Self { api_version: Some(field("apiVersion")?), kind: Some(field("kind")?) })
     }
 
-    fn known(&self) -> Option<StateFile> {
+    fn known(&self) -> Option<Known> {
         let version = self.api_version.as_deref().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
         match (group, self.kind.as_deref()?) {
-            ("", "Service") => Some(StateFile::Service),
-            ("discovery.k8s.io", "EndpointSlice") => Some(StateFile::Slice),
-            ("", "Node") => Some(StateFile::Node),
-            ("networking.k8s.io", "ServiceCIDR") => Some(StateFile::ServiceCidr),
+            ("", "Service") => Some(Known::Service),
+            ("discovery.k8s.io", "EndpointSlice") => Some(Known::Slice),
+            ("", "Node") => Some(Known::Node),
+            ("networking.k8s.io", "ServiceCIDR") => Some(Known::ServiceCidr),
             _ => None,
         }
     }
 
     /// The same; an error where it is a version of the kind that is not read.
-    fn read_as(&self) -> Result<Option<StateFile>, Error> {
+    fn read_as(&self) -> Result<Option<Known>, Error> {
         let Some(known) = self.known() else { return Ok(None) };
         let (version, read) = (self.api_version.as_deref().unwrap_or_default(), known.version());
         if version.is_empty() || version == read {
@@ -196,19 +157,6 @@ fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Er
         contents.others.push(Other { line: line + 1, api_version, kind });
     }
     Ok(())
-}
-
-impl<'de> DeserializeSeed<'de> for StateFile {
-    type Value = Object;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {
-        Ok(match self {
-            Self::Service => Object::Service(Box::deserialize(deserializer)?),
-            Self::Slice => Object::Slice(Box::deserialize(deserializer)?),
-            Self::Node => Object::Node(Box::deserialize(deserializer)?),
-            Self::ServiceCidr => Object::ServiceCidr(Box::deserialize(deserializer)?),
-        })
-    }
 }
 
 /// Files are the operator's own: large ones are read, bombs made of aliases are not. The dump of a program repeats one

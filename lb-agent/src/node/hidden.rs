@@ -4,6 +4,7 @@
 //! in mode l3. They are visible, or known as a pod's, only inside the namespaces of pods, and are only reported. Beside
 //! a veth they are a second network of the pod: they matter if the pod's route to a Service leads by them.
 
+pub(super) mod device;
 mod look;
 mod routes;
 
@@ -11,32 +12,10 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
+pub use self::device::{Hidden, Reason};
 pub(super) use self::look::find;
 use self::routes::Routes;
 use super::{Link, LinkKind, View};
-
-/// A device of a pod that no program of this host serves.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hidden {
-    /// Its name in its own namespace.
-    pub name: String,
-    /// Name of the namespace.
-    pub namespace: String,
-    pub reason: Reason,
-    /// The routes of the namespace, where another interface of the pod is served.
-    pub(super) beside: Option<Routes>,
-}
-
-/// Why no program serves a device of a pod. Numbers are interface indices of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// It is a macvlan, an ipvlan or a VLAN over this device.
-    Over(u32),
-    /// It is a network card that was moved to the pod.
-    Card,
-    /// It is a netkit in mode l3 whose other end is this device.
-    NetkitL3(u32),
-}
 
 /// The hidden devices of a namespace that knows ours by a number.
 fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -> Vec<Hidden> {

@@ -3,35 +3,22 @@
 //!
 //! Both belong to the network namespace: earlier values are saved, and `lb-agent cleanup` restores them.
 
+mod error;
 mod loopback;
 mod routes;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::watch::Receiver;
 use tracing::{info, warn};
 
+pub use error::Error;
 use loopback::Loopback;
 pub use routes::Frontends;
 
 /// Everything is looked at again this often: `sysctl --system` and network managers put back what they know.
 const AGAIN: Duration = Duration::from_secs(30);
-
-/// Why the stack was not prepared.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// No netlink socket, or a file.
-    #[error("{0}")]
-    System(&'static str, #[source] io::Error),
-    /// The kernel refused a request.
-    #[error("{0}")]
-    Netlink(&'static str, #[source] rtnetlink::Error),
-    /// There is no loopback interface.
-    #[error("no loopback interface")]
-    NoLoopback,
-}
 
 /// Opens a connection, whose task ends with it.
 fn connect() -> Result<rtnetlink::Handle, Error> {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
-use super::hidden::Reason;
+use super::hidden::device::Reason;
 use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::Sources;

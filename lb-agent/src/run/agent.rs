@@ -14,9 +14,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::End;
 use super::devices::Devices;
 use super::early_drops::EarlyDrops;
+use super::error::End;
 use super::grace_clock::GraceClock;
 use super::kubernetes;
 use super::open_connections::OpenConnections;

@@ -5,7 +5,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Error, start_source, tracker};
+use super::error::Error;
+use super::start::{start_source, tracker};
 use crate::config::Config;
 use crate::config::flags::Run;
 use crate::metrics::kube_proxy::KubeProxy;

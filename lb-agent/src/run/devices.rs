@@ -24,7 +24,7 @@ use self::attachments::Attachments;
 use self::facts::Facts;
 pub(super) use self::facts::address;
 use self::reports::Reports;
-use super::Error;
+use super::error::Error;
 use crate::config::Config;
 use crate::datapath::Datapath;
 use crate::maps::Maps;

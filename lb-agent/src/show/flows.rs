@@ -9,7 +9,8 @@ use lb_common::service::ServiceId;
 use serde::Serialize;
 
 use super::Error;
-use super::print::{self, Row, Tone};
+use super::pieces::Pieces;
+use super::print::{Row, Tone};
 use super::services::{matches, unknown};
 use crate::cli::{FlowFilter, Format, Scope};
 use crate::datapath::open;
@@ -55,7 +56,7 @@ pub fn list(
             && scope.has_family(key.tuple.source.is_v4())
             && is_meant(filter, &known, key, flow)
     };
-    let mut rows = print::Pieces::new(to, format);
+    let mut rows = Pieces::new(to, format);
     maps.flows().each(is_shown, |key, flow| {
         let reply = maps.flows().get(&key.opposite(flow))?;
         // Idle entries that packets treat as absent are left until others need their room.

@@ -13,8 +13,9 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sched::{CloneFlags, setns};
 
+use super::device::Hidden;
+use super::hidden;
 use super::routes::{Route, route};
-use super::{Hidden, hidden};
 use crate::netlink::{connect, list, message, next};
 use crate::node::watch::read;
 use crate::node::{Link, LinkKind, View};

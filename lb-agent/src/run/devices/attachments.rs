@@ -15,7 +15,7 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::Shown;
 use crate::node::{Assignment, ChangeSource, Identity};
-use crate::run::Error;
+use crate::run::error::Error;
 use crate::run::newcomers::Newcomers;
 use crate::syscall::device_name;
 

@@ -9,7 +9,7 @@ use lb_common::config::{Prefix, Settings};
 use crate::config::{Config, Masquerade, ShortCuts};
 use crate::node::{Identity, Primary, settings};
 use crate::plan::Family;
-use crate::run::Error;
+use crate::run::error::Error;
 use crate::snapshot::NodeSpec;
 use crate::syscall::netns_cookie;
 
