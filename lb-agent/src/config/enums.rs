@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::ValueEnum;
 use ipnet::IpNet;
 
-use super::{Setting, values};
+use super::setting::Setting;
+use super::values;
 use crate::plan::Family;
 
 /// How pods of this node are told from everybody else (contract 3.4).

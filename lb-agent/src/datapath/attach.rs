@@ -8,10 +8,11 @@ use std::path::Path;
 use tracing::info;
 
 use super::detach::let_go;
+use super::error::Error;
 use super::names::{SOCKET_HOOKS, XDP};
 use super::role::{Direction, Role};
 use super::upgrade::{Place, undo_room};
-use super::{Datapath, Error, features, links, pins, xdp};
+use super::{Datapath, features, links, pins, xdp};
 use crate::syscall;
 
 impl Datapath {

@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::Error;
+use super::error::Error;
 
 /// The source of our mounts in `/proc/mounts`, by which `cleanup` knows them.
 pub(super) const SOURCE: &str = "lb-agent";

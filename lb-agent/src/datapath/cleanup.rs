@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::umount;
 
+use super::bpffs;
 use super::detach::remove_layout;
+use super::error::{Error, pin};
 use super::lock::Lock;
 use super::pins::{layouts, list};
-use super::{Error, bpffs};
 
 /// The pins that were removed, and the bpffs.
 #[derive(Debug, Default)]
@@ -33,7 +34,7 @@ pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
     }
     drop(lock);
     if bpffs::is_ours(dir) && is_empty(dir) {
-        umount(dir).map_err(|error| Error::Pin { path: dir.to_owned(), source: error.into() })?;
+        umount(dir).map_err(|error| pin(dir)(error.into()))?;
         removed.unmounted = Some(dir.to_owned());
     } else if fs::remove_dir(dir).is_ok() {
         removed.pins.push(dir.to_owned());

@@ -1,10 +1,10 @@
-//! Removes links, and layouts with theirs: first detached, then unpinned. Without its pin alone a link would end some milliseconds later, and
-//! only half of the packets of a connection that begins meanwhile would be translated.
+//! Removes links, and layouts with theirs: first detached, then unpinned. Without its pin alone a link would end some
+//! milliseconds later, and only half of the packets of a connection that begins meanwhile would be translated.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use super::Error;
+use super::error::Error;
 use super::names::MEANINGS;
 use super::pins::{list, remove, remove_pin};
 use crate::syscall;

@@ -12,9 +12,10 @@ use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
 
 use self::hooks::{Hook, Kind};
+use super::error::Error;
 use super::names::{CLASSIFIERS, L3};
 use super::pins::{layouts, list, maps_directory};
-use super::{Error, bpffs, lock};
+use super::{bpffs, lock};
 use crate::maps::Maps;
 use crate::syscall::{self, netns_cookie};
 

@@ -1,7 +1,7 @@
 //! Errors of the data path, each with its remedy.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use aya::programs::ProgramError;
 
@@ -125,4 +125,9 @@ impl Failure {
             Self::Pin(path, source) => Error::Pin { path, source },
         }
     }
+}
+
+/// Makes the error of a pin.
+pub(super) fn pin(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
+    |source| Error::Pin { path: path.to_owned(), source }
 }

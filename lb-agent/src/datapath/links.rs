@@ -11,11 +11,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::detach::let_go;
-use super::error::Failure;
+use super::error::{Error, Failure};
 use super::names::attach_type;
+use super::pins;
 use super::role::Direction;
 use super::upgrade::{Place, make_room};
-use super::{Error, pins};
 use crate::syscall::{self, Order};
 
 /// The pin of the map by which packets meet our program once while its link moves.

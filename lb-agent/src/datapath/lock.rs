@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{major, minor};
 
-use super::Error;
+use super::error::Error;
 
 /// Held while the agent lives; the kernel lets go of it whatever the agent's end.
 #[derive(Debug)]

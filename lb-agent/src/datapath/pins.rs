@@ -9,7 +9,7 @@ use std::fs::{self, DirEntry};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::Error;
+use super::error::{Error, pin};
 use super::names::LAYOUT;
 use super::role::Direction;
 
@@ -60,7 +60,7 @@ pub(super) fn is_empty(links: &Path) -> bool {
 
 /// Interface indices that have a pinned link.
 pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
-    let names = fs::read_dir(links).map_err(|source| failed(links, source))?;
+    let names = fs::read_dir(links).map_err(pin(links))?;
     let mut devices: Vec<u32> = names
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.split_once('-')?.0.parse().ok())
         .collect();
@@ -86,7 +86,7 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(failed(directory, error)),
+        Err(error) => return Err(pin(directory)(error)),
     };
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
@@ -96,7 +96,7 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
 /// Removes a pin, if it is there.
 pub(super) fn remove_pin(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(failed(path, source)),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(pin(path)(source)),
         Ok(()) | Err(_) => Ok(()),
     }
 }
@@ -107,19 +107,14 @@ pub(super) fn remove(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(),
         if path.is_dir() {
             remove(&path, removed)?;
         } else {
-            fs::remove_file(&path).map_err(|source| failed(&path, source))?;
+            fs::remove_file(&path).map_err(pin(&path))?;
             removed.push(path);
         }
     }
     match fs::remove_dir(directory) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(failed(directory, source)),
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(pin(directory)(source)),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// The error of a pin, or of a directory of pins.
-fn failed(path: &Path, source: io::Error) -> Error {
-    Error::Pin { path: path.to_owned(), source }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 mod load;
 mod maps;
+mod object;
 mod paths;
 
 use std::collections::BTreeMap;
@@ -18,17 +19,13 @@ use tracing::{debug, info};
 
 use self::load::{Sources, is_usable, load, load_and_pin, load_apart, names};
 pub(super) use self::maps::MapPins;
+pub use self::object::object;
 pub use self::paths::connect_paths;
-use super::Error;
+use super::error::{Error, pin};
 use super::names::{L3, XDP};
 use super::packet_log::{PacketLog, Records};
 use super::pins::{list, remove, remove_pin};
 use crate::syscall;
-
-/// The compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
-pub const fn object() -> &'static [u8] {
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
-}
 
 /// A program that the verifier accepted.
 #[derive(Debug)]
@@ -203,10 +200,6 @@ impl Programs {
 
 fn open(path: &Path) -> Result<Loaded, Error> {
     syscall::open_pin(path).and_then(Loaded::new).map_err(pin(path))
-}
-
-fn pin(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
-    |source| Error::Pin { path: path.to_owned(), source }
 }
 
 /// A name for an object: FNV-1a of its bytes. A bpffs takes no dots, so no version.

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use tracing::info;
 
+use super::error::Error;
 use super::lock::Lock;
 use super::look::Fault;
 use super::names::MEANINGS;
-use super::{Datapath, Error, bpffs, upgrade};
+use super::{Datapath, bpffs, upgrade};
 use crate::syscall;
 
 impl Datapath {

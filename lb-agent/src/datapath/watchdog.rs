@@ -11,11 +11,12 @@ use std::time::Instant;
 use tracing::{debug, warn};
 
 use super::detach::let_go;
+use super::error::Error;
 use super::look::{Fault, Look, look, place, problem};
 use super::names::{SOCKET_HOOKS, XDP, attach_type};
 use super::role::{Direction, Role};
 use super::upgrade::Place;
-use super::{Datapath, Error, links, pins};
+use super::{Datapath, links, pins};
 use crate::syscall;
 
 /// The result of an inspection.

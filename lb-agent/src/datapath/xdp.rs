@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
-use super::Error;
+use super::error::Error;
 use super::pins::{of_xdp, remove_pin};
 use crate::syscall;
 

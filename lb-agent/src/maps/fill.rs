@@ -7,8 +7,10 @@ use aya::maps::lpm_trie::Key;
 use lb_common::maps::name;
 
 use super::copy::zero_key;
+use super::error::{Result, batched, named};
+use super::handles::{MapHandle, Maps};
 use super::raw::Raw;
-use super::{MapHandle, Maps, Result, batched, named, walk};
+use super::walk;
 use crate::reconcile::{Limits, Usage};
 
 macro_rules! fills {

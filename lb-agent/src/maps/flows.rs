@@ -10,9 +10,11 @@ use aya::maps::{HashMap, MapData};
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
 use lb_common::maps::name;
 
+use super::error::{Error, Result, batched, found};
 use super::fill::capacity;
+use super::handles::{MapHandle as _, Maps};
 use super::raw::Raw;
-use super::{Error, MapHandle as _, Maps, Result, batched, found, walk};
+use super::walk;
 use crate::syscall;
 
 /// Which entries: those of either kind are kept in one map for IPv4 and in one for IPv6.

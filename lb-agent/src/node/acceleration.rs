@@ -1,6 +1,6 @@
 //! Where the XDP program belongs: a function of the setting and of the kind of interface.
 
-use super::{Head, Link, LinkKind};
+use super::view::{Head, Link, LinkKind};
 use crate::config::Acceleration;
 
 /// The known facts about the hardware behind a device.

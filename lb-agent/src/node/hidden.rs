@@ -5,6 +5,7 @@
 //! a veth they are a second network of the pod: they matter if the pod's route to a Service leads by them.
 
 pub(super) mod device;
+mod inside;
 mod look;
 mod routes;
 
@@ -15,30 +16,7 @@ use ipnet::IpNet;
 pub use self::device::{Hidden, Reason};
 pub(super) use self::look::find;
 use self::routes::Routes;
-use super::{Link, LinkKind, View};
-
-/// The hidden devices of a namespace that knows ours by a number.
-fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -> Vec<Hidden> {
-    let is_ours = |link: &&Link| link.elsewhere == Some(number);
-    let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
-    let has_veth = view.links.values().filter(is_ours).any(is_served);
-    let device = |(index, link): (&u32, &Link)| {
-        let reason = if link.kind == LinkKind::Over && is_ours(&link) {
-            Reason::Over(link.peer?)
-        } else if link.kind == LinkKind::Netkit && is_ours(&link) {
-            Reason::NetkitL3(link.peer?)
-        } else if link.is_card && link.is_up {
-            Reason::Card
-        } else {
-            return None;
-        };
-        // Each netkit leads to this host: its pod expects Services there.
-        let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
-        let beside = has_other.then(|| Routes::by(*index, routes));
-        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })
-    };
-    view.links.iter().filter_map(device).collect()
-}
+use super::view::View;
 
 /// The problems that an operator is told of; `networks` are those of Services, asked for where they matter.
 pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
@@ -80,7 +58,9 @@ pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use super::inside::hidden;
     use super::*;
+    use crate::node::view::{Link, LinkKind};
 
     const OURS: i32 = 7;
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 
 use super::identity::Identity;
-use super::{Address, Link, LinkKind, View};
+use super::view::{Address, Link, LinkKind, View};
 
 /// The facts that are asked of every device of a view, found once.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use super::hidden::device::Reason;
 use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::Sources;
-use super::{Head, Link, LinkKind, View};
+use super::view::{Head, Link, LinkKind, View};
 use crate::datapath::Role;
 
 /// A device that gets programs.

@@ -7,7 +7,8 @@ use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
 
-use super::{Address, Link, Primary, View};
+use super::identity::Primary;
+use super::view::{Address, Link, View};
 
 /// The addresses of one device for one node.
 #[derive(Clone, Copy, Debug)]

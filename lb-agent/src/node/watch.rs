@@ -1,6 +1,6 @@
 //! Follows the links, addresses and routes of our network namespace.
 
-mod events;
+pub(super) mod events;
 mod routes;
 
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -23,8 +23,9 @@ use tracing::{debug, warn};
 use self::events::{apply, apply_route};
 pub(super) use self::events::{is_whole, put, read};
 use self::routes::Routes;
+use super::view::View;
 use super::ways::{Asks, Ways};
-use super::{View, hidden, nexthops};
+use super::{hidden, nexthops};
 
 /// Links and addresses are asked for again this often; the kernel says when it dropped events because we are slow.
 const AGAIN: Duration = Duration::from_secs(30);

@@ -23,7 +23,6 @@ use super::open_connections::OpenConnections;
 use super::service_manager::ServiceManager;
 use super::state::State;
 use super::stop::Stop;
-use super::upkeep::INSPECTION;
 use super::writer::Writer;
 use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
@@ -36,6 +35,9 @@ use crate::snapshot::Event;
 use crate::sweep::Report;
 use crate::takeover::Takeover;
 use crate::tracker::{Effect, Tracker};
+
+/// Nobody tells of a program that is detached: looking is a few system calls a device.
+pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 
 /// Services that are planned before their operations are written: those of a whole cluster would fill memory.
 const PIECE: usize = 1_000;

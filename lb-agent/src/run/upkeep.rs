@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
-use super::agent::Agent;
+use super::agent::{Agent, INSPECTION};
 use super::sweeper::period;
 use super::{memory, sizes};
 use crate::maps::{self, Maps};
@@ -18,9 +18,6 @@ use crate::sweep::{self, Report};
 use crate::syscall::monotonic;
 use crate::syscall::{give_memory_back, unhurried};
 use crate::words;
-
-/// Nobody tells of a program that is detached: looking is a few system calls a device.
-pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 
 /// A run lasts so long at least before another begins with larger maps.
 const GROWTH: Duration = Duration::from_secs(20);

@@ -1,6 +1,5 @@
 //! `status`: one screen that answers "is it on, and how".
 
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -8,6 +7,7 @@ use lb_common::config::{Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
+use self::line::line;
 use super::{Error, attachments, list};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, open};
 use crate::maps::Maps;
@@ -16,6 +16,7 @@ use crate::takeover::{Found, Frontends};
 use crate::words;
 
 mod devices;
+pub(super) mod line;
 mod process;
 
 /// The screen, as text; and whether all is well.
@@ -50,12 +51,6 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
         && are_attached
         && hooks == SOCKET_HOOKS.len();
     Ok((text, is_well))
-}
-
-pub(super) fn line(text: &mut String, name: &str, value: &str) {
-    if writeln!(text, "{name:<14} {value}").is_err() {
-        // Writing to a string cannot fail.
-    }
 }
 
 fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {

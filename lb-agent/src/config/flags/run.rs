@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
-use super::ProxyFlags;
+use super::proxy::ProxyFlags;
 use crate::config::{LogFormat, Pattern};
 use crate::datapath::PacketLog;
 use crate::maps::Shape;

@@ -12,9 +12,9 @@ use aya::maps::MapInfo;
 use aya::programs::{CgroupSockAddr, Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use tracing::debug;
 
+use super::object::object;
 use super::paths::{self, connect_paths};
-use super::{object, pin};
-use crate::datapath::Error;
+use crate::datapath::error::{Error, pin};
 use crate::datapath::names::{CLASSIFIERS, L3, PATHS, SOCKET_HOOKS, XDP};
 use crate::datapath::packet_log::PacketLog;
 use crate::maps::SHAPES;

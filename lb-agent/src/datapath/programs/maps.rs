@@ -6,8 +6,8 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::{paths, pin};
-use crate::datapath::Error;
+use super::paths;
+use crate::datapath::error::{Error, pin};
 use crate::datapath::pins::remove_pin;
 use crate::maps::SHAPES;
 use crate::syscall;

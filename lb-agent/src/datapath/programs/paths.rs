@@ -15,8 +15,7 @@ use aya::Ebpf;
 use aya::maps::{Map, MapError, ProgramArray};
 use aya::programs::{Program, SchedClassifier};
 
-use super::pin;
-use crate::datapath::Error;
+use crate::datapath::error::{Error, pin};
 use crate::datapath::names::PATHS;
 use crate::datapath::pins::{list, remove_pin};
 use crate::maps;

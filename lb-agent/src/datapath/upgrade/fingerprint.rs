@@ -12,7 +12,7 @@ use lb_common::layout::{named, number};
 use lb_common::maps::Content;
 use tracing::info;
 
-use crate::datapath::Error;
+use crate::datapath::error::Error;
 use crate::datapath::names::{LAYOUT, MEANINGS};
 use crate::datapath::pins::{list, remove_pin};
 use crate::maps::{SHAPES, Shape};

@@ -13,8 +13,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::datapath::Error;
 use crate::datapath::detach::{brings_answers, let_go_of};
+use crate::datapath::error::Error;
 use crate::datapath::error::Failure;
 use crate::datapath::pins::{aside, is_aside, list};
 use crate::datapath::role::{Direction, Role};

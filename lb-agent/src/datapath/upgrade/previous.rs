@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 use super::resize::transient;
 use super::{fingerprint, handover};
-use crate::datapath::Error;
 use crate::datapath::detach::{let_go_of, remove_layout};
+use crate::datapath::error::Error;
 use crate::datapath::names::LAYOUT;
 use crate::datapath::pins::{is_aside, layouts, list};
 use crate::maps::{SHAPES, Shape, copy, mark_all};

@@ -12,7 +12,7 @@ use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 
 use super::error::Error;
 use super::loopback::INDEX;
-use crate::node::Primary;
+use crate::node::identity::Primary;
 
 /// The number of the table: "lb".
 const TABLE: u32 = 0x6c62;

@@ -7,7 +7,7 @@ use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
-use crate::node::View;
+use crate::node::view::View;
 use crate::node::ways::{Asks, Ways};
 
 /// Takes an event over. False when others were dropped before it, so that everything is to be asked for.

@@ -6,7 +6,8 @@ use std::path::Path;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
 
-use super::{Error, line};
+use super::Error;
+use super::line::line;
 use crate::datapath::{is_accelerated, is_attached};
 use crate::maps::Maps;
 use crate::state_file::StateFile;

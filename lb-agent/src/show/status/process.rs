@@ -4,7 +4,8 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Error, findings, line};
+use super::line::line;
+use super::{Error, findings};
 use crate::datapath::{LAYOUT, OpenError, runs};
 use crate::state_file::{StateFile, last_sync};
 
