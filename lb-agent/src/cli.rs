@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use clap::{Arg, ArgMatches, Args, CommandFactory as _, Parser, Subcommand};
 
 use crate::config::DEFAULT_BPF_DIR;
+use crate::config::flags::Run;
 
 mod explain;
 mod log;
@@ -16,8 +17,8 @@ mod show;
 mod standalone;
 
 pub use explain::{Client, Explain, Transport};
-pub use log::{LastLines, Log, LogFormat, lost};
-pub use run::{Instead, Run, Start};
+pub use log::{LastLines, lost, start_log};
+pub use run::{Instead, Start};
 pub use show::{
     AffinityVerb, Ct, CtList, Diff, FlowFilter, Flush, Format, Lb, LbList, MapList, MapVerb,
     Output, Repeat, Scope, ServiceShow, ServiceVerb, Services,

@@ -12,6 +12,9 @@ pub mod enums;
 pub mod flags;
 mod kube_proxy;
 pub mod migrate;
+mod pattern;
+mod place;
+mod problem;
 mod section;
 mod setting;
 mod tree;
@@ -19,7 +22,6 @@ pub mod values;
 pub mod view;
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,14 +29,14 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 pub use self::enums::{
-    Acceleration, DetectLocalMode, Echo, Masquerade, NodePortAddresses, ShortCuts, SocketLb,
-    Timeouts,
+    Acceleration, DetectLocalMode, Echo, LogFormat, Masquerade, NodePortAddresses, ShortCuts,
+    SocketLb, Timeouts,
 };
+pub use self::pattern::Pattern;
+pub use self::place::Place;
+pub use self::problem::{Error, Problem};
 use self::section::Section;
 pub use self::setting::{Origin, Setting};
-pub use self::tree::Place;
-use crate::cli::LogFormat;
-use crate::node::Pattern;
 
 /// The API of the first document.
 pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration");
@@ -156,45 +158,6 @@ impl Default for Config {
             warnings: Vec::new(),
         }
     }
-}
-
-/// An invalid value, with its place in the file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
-    pub place: Place,
-    /// Dotted path of the field; empty for the file as a whole.
-    pub field: String,
-    /// The fault and the allowed values.
-    pub message: String,
-}
-
-impl fmt::Display for Problem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let separator = if self.field.is_empty() { "" } else { ": " };
-        write!(f, "{}: {}{separator}{}", self.place, self.field, self.message)
-    }
-}
-
-/// An error that leaves no usable configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The file cannot be read.
-    #[error("--config {}: {source}", file.display())]
-    Unreadable { file: PathBuf, source: std::io::Error },
-    /// Fields of the file are invalid.
-    #[error("--config {}: {}", file.display(), joined(problems))]
-    File {
-        file: PathBuf,
-        /// All invalid fields, so that one attempt shows them all.
-        problems: Vec<Problem>,
-    },
-    /// A flag is invalid, or two values contradict each other.
-    #[error("{0}")]
-    Flag(String),
-}
-
-fn joined(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
 }
 
 impl Config {

@@ -26,11 +26,14 @@ mod features;
 mod links;
 mod lock;
 mod look;
+mod names;
 mod newcomer;
+mod open;
 mod packet_log;
 mod pins;
 mod programs;
 mod release;
+mod restore;
 mod role;
 mod upgrade;
 mod watchdog;
@@ -45,40 +48,19 @@ pub use cleanup::{Removed, cleanup};
 pub use error::Error;
 use lock::Lock;
 pub use lock::{ensure_no_agent, runs};
+pub use look::Fault;
+pub use names::{CLASSIFIERS, LAYOUT, PATHS, SOCKET_HOOKS, XDP_PATH};
 pub use newcomer::Newcomer;
+pub use open::{OpenError, open};
 pub use packet_log::{PacketLog, Records};
+pub use pins::maps_directory;
 use programs::Programs;
-pub use programs::{connect_paths, connect_xdp_path};
+pub use programs::{connect_paths, connect_xdp_path, object};
 pub use role::{Direction, Role};
 pub use upgrade::is_of_another_build;
 use upgrade::{Previous, Replaced};
-pub use watchdog::{Fault, Findings};
+pub use watchdog::Findings;
 pub use xdp::OCCUPIED;
-
-/// Name of the layout of maps and pins. It changes with every change of a shared type or map that programs of another
-/// build could not read; counters are exempt.
-pub const LAYOUT: &str = "v6";
-
-/// Socket hooks. Each has the name of its program.
-pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];
-
-/// The tc programs of interfaces with a link-layer header.
-pub const CLASSIFIERS: [&str; 6] =
-    ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress", "host_ingress", "host_egress"];
-
-/// The tc programs of interfaces without a link-layer header.
-const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
-
-/// The programs of the whole path, which the programs of all roles call by a tail call.
-pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
-
-/// The program of the whole path at XDP, which the XDP program calls by a tail call.
-pub const XDP_PATH: &str = "xdp_path";
-
-/// Returns the compiled programs: the ELF object that `build.rs` made of `lb-ebpf`.
-pub const fn object() -> &'static [u8] {
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lb-ebpf"))
-}
 
 /// Paths and sizes of the data path.
 #[derive(Clone, Debug)]
@@ -157,7 +139,7 @@ impl Datapath {
         if let Some(previous) = &previous {
             previous.share(&dir.join("maps"), &sizes)?;
         }
-        let is_begun = !links::is_empty(&dir.join("links"));
+        let is_begun = !pins::is_empty(&dir.join("links"));
         // An upgrade that was interrupted: links of this layout have links of another one beside them.
         let is_resumed = is_begun && previous.is_some();
         // An earlier run was interrupted while it moved a link: the link beside it may run a program that would be

@@ -1,4 +1,34 @@
 //! The node agent as a library: watches Services, decides what the maps should contain, and writes the difference.
+//!
+//! The modules from the bottom up. A module uses only those before it in this list, which
+//! `cargo test -p xtask module_order` holds; the mods below are in the order of the alphabet, which rustfmt wants.
+//!
+//! - `syscall`: kernel calls that aya and nix lack
+//! - `netlink`: messages of netlink
+//! - `netfilter`: messages of netfilter, and its connections
+//! - `words`: keys and values of the maps as people write them
+//! - `http_server`: connections and refusals of every HTTP listener
+//! - `plan`: the desired state of a service port
+//! - `snapshot`: Services, EndpointSlices and Nodes as every source sends them
+//! - `state_file`: what a run knew last, for the commands that show it
+//! - `translate`: a Service and its slices to plans
+//! - `reconcile`: the difference between plans and maps, as operations
+//! - `maps`: typed handles to the maps
+//! - `datapath`: loads, attaches, upgrades and removes the programs
+//! - `health`: whether the agent and its Services are well
+//! - `config`: file and flags as one configuration
+//! - `cli`: the command line
+//! - `node`: interfaces, addresses and routes of this node
+//! - `tracker`: which Services changed
+//! - `sweep`: removes expired flows
+//! - `health_check`: answers load balancers that ask for the health of a Service
+//! - `manifests`: objects from a directory
+//! - `kube_events`: Events for Kubernetes
+//! - `watch`: objects from an API server
+//! - `metrics`: metrics and the pages of kube-proxy
+//! - `takeover`: connections and rules of kube-proxy, on the way in and on the way back
+//! - `run`: the main loop
+//! - `show`: the commands that read the maps
 #![deny(unsafe_code)]
 
 pub mod cli;
@@ -19,6 +49,7 @@ pub mod reconcile;
 pub mod run;
 pub mod show;
 pub mod snapshot;
+pub mod state_file;
 pub mod sweep;
 #[expect(unsafe_code, reason = "raw kernel calls; beside it only maps/raw promises something")]
 pub mod syscall;
@@ -26,6 +57,7 @@ pub mod takeover;
 pub mod tracker;
 pub mod translate;
 pub mod watch;
+mod words;
 
 pub use syscall::keep_one_heap;
 

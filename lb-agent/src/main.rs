@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use clap::Parser as _;
 use lb_agent::cli::{AffinityVerb, Cli, Command, ConfigVerb, Lb, LbList, MapVerb, ServiceVerb};
 use lb_agent::config::Config;
+use lb_agent::datapath::OpenError;
 use lb_agent::watch::client::ClientError;
 use lb_agent::{chain, config, run, show};
 
@@ -64,7 +65,7 @@ fn say(text: String) {
 fn code(error: &anyhow::Error) -> u8 {
     let is_absent = matches!(
         error.downcast_ref(),
-        Some(show::Error::NoDatapath(_) | show::Error::OtherBuild(_))
+        Some(show::Error::Open(OpenError::NoDatapath(_) | OpenError::OtherBuild(_)))
     );
     let is_flag = matches!(
         error.downcast_ref(),

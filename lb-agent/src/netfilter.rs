@@ -12,6 +12,8 @@ use netlink_sys::protocols::NETLINK_NETFILTER;
 use crate::netlink::{ERROR, attributes, connect, list, message, next, verdict};
 pub(crate) use crate::netlink::{attribute, find};
 
+pub(crate) mod conntrack;
+
 /// `NLM_F_ACK`, `NLM_F_CREATE`.
 pub(crate) const ACK: u16 = 4;
 pub(crate) const CREATE: u16 = 0x400;

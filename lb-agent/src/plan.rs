@@ -60,6 +60,16 @@ pub struct PortKey {
     pub family: Family,
 }
 
+/// `namespace/name:port`, as people write it; the port without a name is not there.
+impl fmt::Display for PortKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.port.as_str() {
+            "" => write!(f, "{}", self.service),
+            port => write!(f, "{}:{port}", self.service),
+        }
+    }
+}
+
 /// The plan of one service port in one family.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PortPlan {

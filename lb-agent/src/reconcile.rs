@@ -4,7 +4,7 @@
 //! either the old set of a service or the new one. Rows of the old set are reused only after [`GRACE`]. This module
 //! knows no map, no kernel and no Kubernetes: operations are data, and time is an argument.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -21,9 +21,12 @@ mod conflict;
 mod draining;
 mod frontends;
 mod kept;
+mod names;
 mod op;
 mod port;
+mod ports;
 mod ranges;
+mod refused;
 mod rows;
 mod rows_by_endpoint;
 mod selection;
@@ -33,15 +36,16 @@ mod sources;
 mod tests;
 
 pub use actual::Actual;
+use capacity::Room;
 pub use capacity::{Limits, Refusal, Usage};
 pub use conflict::Conflict;
 use frontends::Frontends;
+use names::Names;
 pub use op::Op;
 use port::{Outcome, Port};
-use rows::Rows;
+use ports::Ports;
+use refused::Refused;
 pub(crate) use selection::lines_of;
-use slot_ranges::{Range, SlotRanges};
-use sources::Sources;
 
 /// Time for which entries that a packet may have looked up are kept. It is much longer than any packet spends in a
 /// program.
@@ -65,28 +69,14 @@ impl Change {
 /// The mirror of the maps, with the claims of services on their entries.
 #[derive(Debug)]
 pub struct Reconciler {
-    limits: Limits,
     settings: Settings,
-    ids: BTreeMap<PortKey, ServiceId>,
-    /// Boxed: half of the space in such a map is unused.
-    ports: BTreeMap<ServiceId, Box<Port>>,
-    refused: BTreeMap<PortKey, (Refusal, PortPlan)>,
+    names: Names,
+    ports: Ports,
+    refused: Refused,
     frontends: Frontends,
-    rows: Rows,
-    lines: SlotRanges,
-    sources: Sources,
-    /// Ports from an earlier run that no plan has claimed yet.
-    orphans: BTreeMap<ServiceId, Port>,
-    next_id: ServiceId,
-    naming: u64,
-    /// Services that got their id since [`Reconciler::take_named`] was last called.
-    named: Vec<ServiceId>,
-    /// Whether room became free since refused ports were last tried.
-    has_room: bool,
+    room: Room,
     /// `ClusterIP` frontends that are left to a listening process of this node.
     kept: BTreeSet<Frontend>,
-    /// Age of the youngest programmed port, or younger.
-    youngest: (i64, String),
 }
 
 /// Operations being collected: those before the visible switch, the frontends to switch, and those after it.
@@ -110,7 +100,7 @@ impl Reconciler {
         let is_own = |ip: &Ip| node.may_be_own(ip);
         // A prefix that the endpoints contradict must not be used by the programs.
         let confirmed =
-            |pods| if self.rows.confirm(&pods, is_own) { pods } else { Prefix::default() };
+            |pods| if self.room.rows.confirm(&pods, is_own) { pods } else { Prefix::default() };
         let node = NodeSettings { pods: node.pods.map(confirmed), ..*node };
         let mut ops = Vec::new();
         // Every packet reads the settings, so they are written only when they change.
@@ -135,9 +125,9 @@ impl Reconciler {
         let mut wanted = Vec::new();
         for Change { service, ports } in changes {
             let keep: BTreeSet<&PortKey> = ports.iter().map(|plan| &plan.key).collect();
-            let gone = self.keys_of(&service).into_iter().filter(|key| !keep.contains(key));
+            let gone = self.names.of(&service).into_iter().filter(|key| !keep.contains(key));
             gone.for_each(|key| self.remove(&key, now, &mut transaction));
-            self.refused.retain(|key, _| key.service != service);
+            self.refused.forget(&service);
             wanted.extend(ports);
         }
         // If room runs out, the oldest Services have it.
@@ -160,36 +150,34 @@ impl Reconciler {
     /// once a second while [`Reconciler::is_waiting`].
     pub fn tick(&mut self, now: Duration) -> Vec<Op> {
         let mut ops = Vec::new();
-        self.has_room |= self.rows.release(now, &mut ops) | self.lines.release(now);
+        self.refused.note(self.room.release(now, &mut ops));
         ops.extend(self.retry(now));
         ops
     }
 
     /// Reports whether rows or ranges wait to become free, or refused ports wait to be retried.
     pub fn is_waiting(&self) -> bool {
-        self.rows.is_waiting()
-            || self.lines.is_waiting()
-            || (self.has_room && !self.refused.is_empty())
+        self.room.is_waiting() || self.refused.are_due()
     }
 
     /// Returns the service ports that found no room, with the full map.
     pub fn refused(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
-        self.refused.iter().map(|(key, (refusal, _))| (key, *refusal))
+        self.refused.iter()
     }
 
     /// Returns the programmed service ports with their ids.
     pub fn names(&self) -> impl Iterator<Item = (ServiceId, &PortKey)> {
-        self.ports.iter().map(|(id, port)| (*id, &port.plan.key))
+        self.ports.iter().map(|(id, port)| (id, &port.plan.key))
     }
 
     /// Returns the service port of an id.
     pub fn key(&self, id: ServiceId) -> Option<&PortKey> {
-        self.ports.get(&id).map(|port| &port.plan.key)
+        self.ports.get(id).map(|port| &port.plan.key)
     }
 
     /// Returns the capacity of the maps.
     pub const fn limits(&self) -> Limits {
-        self.limits
+        self.room.limits
     }
 
     /// Returns the networks of frontends that are not at addresses of this node: `ServiceCIDR`s, and single addresses
@@ -200,7 +188,7 @@ impl Reconciler {
             let ip = frontend.ip;
             // NodePorts are at addresses of the node, which need no route.
             let is_single = ip != ip.any_of_family() && !ip.is_loopback() && !ranges.is_given(&ip);
-            (is_single && !is_own(&ip)).then(|| IpNet::from(crate::show::words::ip(ip)))
+            (is_single && !is_own(&ip)).then(|| IpNet::from(IpAddr::from(ip)))
         };
         let singles = self.frontends.written().keys().filter_map(single);
         ranges.given().chain(singles).collect()
@@ -213,34 +201,23 @@ impl Reconciler {
 
     /// Returns a number that changes whenever [`Reconciler::names`] changes.
     pub const fn naming(&self) -> u64 {
-        self.naming
+        self.names.changes()
     }
 
     /// Returns the service ports that got their id since the last call.
     pub fn take_named(&mut self) -> Vec<(ServiceId, PortKey)> {
-        let named = std::mem::take(&mut self.named).into_iter();
+        let named = self.names.take_new().into_iter();
         named.filter_map(|id| Some((id, self.key(id)?.clone()))).collect()
     }
 
     /// Returns those of the addresses that belong to backends.
     pub fn backends_among(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Ip> {
-        self.rows.live_among(addresses)
+        self.room.rows.live_among(addresses)
     }
 
     /// Returns the number of entries in use, by map.
     pub fn usage(&self) -> Usage {
-        Usage {
-            services: self.frontends.written().len(),
-            backends: self.rows.used(),
-            lines: self.lines.used() as usize,
-            sources: self.sources.len(),
-        }
-    }
-
-    fn keys_of(&self, service: &ServiceName) -> Vec<PortKey> {
-        let from = PortKey::first(service);
-        let ports = self.ids.range(from..).map(|(key, _)| key);
-        ports.take_while(|key| key.service == *service).cloned().collect()
+        self.room.usage(self.frontends.written().len())
     }
 
     /// Orders the operations of a transaction: new entries, the visible switch, removals of old entries.
@@ -251,7 +228,7 @@ impl Reconciler {
         // In kube-proxy the last write wins, in random order; here the oldest claimant does (contract 1.6).
         let winner = |frontends: &Frontends, frontend: Frontend| {
             let claimants =
-                frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(&id)?)));
+                frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(id)?)));
             let winner = claimants.min_by_key(|(_, port)| port.seniority());
             let service = winner.and_then(|(id, port)| port.service(id, frontend));
             let service = service.or_else(|| frontends.unclaimed(&frontend))?;
@@ -263,15 +240,7 @@ impl Reconciler {
         if !forgotten.is_empty() {
             ops.push(Op::ForgetClients { services: forgotten });
         }
-        self.has_room |= self.frontends.written().len() < entries;
+        self.refused.note(self.frontends.written().len() < entries);
         ops
-    }
-}
-
-/// Converts an address to the form in the maps.
-pub(crate) const fn wire(ip: IpAddr) -> Ip {
-    match ip {
-        IpAddr::V4(ip) => Ip::v4(ip.octets()),
-        IpAddr::V6(ip) => Ip::v6(ip.octets()),
     }
 }

@@ -11,30 +11,28 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-use crate::cli;
 use crate::config::Config;
+use crate::config::flags::Run;
 use crate::datapath;
 use crate::health::Health;
 use crate::health_check::HealthChecks;
 use crate::kube_events::Events;
-use crate::manifests::ManifestsError;
-use crate::maps;
 use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::node;
 use crate::node::host::Frontends;
 use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
+use crate::state_file::loopback_file;
 use crate::takeover;
-use crate::watch::client::ClientError;
 
 mod accelerator;
 mod agent;
 mod desired;
 mod devices;
 mod early_drops;
+mod error;
 mod grace_clock;
-mod journal;
 mod kubernetes;
 mod memory;
 mod newcomers;
@@ -45,7 +43,6 @@ mod service_manager;
 mod sizes;
 mod start;
 mod state;
-mod state_file;
 mod stop;
 mod sweeper;
 mod upkeep;
@@ -55,6 +52,7 @@ use agent::Agent;
 pub use desired::{Intent, intent};
 use devices::Devices;
 use early_drops::EarlyDrops;
+pub use error::{End, Error};
 use grace_clock::GraceClock;
 use kubernetes::Shown;
 use open_connections::OpenConnections;
@@ -62,61 +60,12 @@ pub use service_manager::take_priority;
 use service_manager::{ServiceManager, take_resources};
 use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
 pub use state::State;
-pub(crate) use state::name;
-pub(crate) use state_file::last_sync;
-pub use state_file::{StateFile, loopback_file, state_file, sync_file};
 use stop::Stop;
-pub(crate) use sweeper::monotonic;
 use writer::Writer;
-
-/// An error that keeps the agent from starting.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The kernel refused the programs, or the machine lacks a requirement.
-    #[error(transparent)]
-    Datapath(#[from] datapath::Error),
-    #[error(transparent)]
-    Maps(#[from] maps::Error),
-    /// The directory of manifests is not usable.
-    #[error(transparent)]
-    Manifests(#[from] ManifestsError),
-    /// The address or the credentials of the API server are not usable.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// The objects did not arrive in time.
-    #[error(
-        "initial sync did not complete within {0:?}; check that the agent reaches the API server \
-         and may read its objects"
-    )]
-    NoLists(Duration),
-    /// A listener could not bind, with `bindAddressHardFail` set.
-    #[error(
-        "cannot listen on {address} ({what}); unset bindAddressHardFail to retry instead of exiting"
-    )]
-    Listen {
-        /// Name of the listener.
-        what: &'static str,
-        address: std::net::SocketAddr,
-        #[source]
-        source: std::io::Error,
-    },
-    /// A signal handler could not be installed, or the namespace cookie could not be read.
-    #[error("system call")]
-    System(#[from] std::io::Error),
-}
-
-/// The reason why a run ended without an error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// The agent got SIGTERM or SIGINT.
-    Asked,
-    /// The configuration changed, or maps must be larger: restart.
-    Changed,
-}
 
 /// Runs until SIGTERM or SIGINT, or until the configuration changes.
 #[expect(clippy::too_many_lines, reason = "wiring, from top to bottom")]
-pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
+pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     config.warnings.iter().for_each(|warning| warn!(warning, "configuration"));
     let config = Arc::new(config);
     let name = config.node();
@@ -138,8 +87,7 @@ pub async fn run(options: &cli::Run, config: Config) -> Result<End, Error> {
     let to = (sender, Some(views.clone()));
     let client = start_source(options.manifests.as_deref(), &config, &name, observed, to).await?;
     let mut tracker = tracker(&config, &name);
-    // With maps of an earlier run packets are served meanwhile, so the wait for the objects may be short.
-    let has_maps = paths.bpf_dir.join(datapath::LAYOUT).join("maps").exists();
+    let has_maps = datapath::maps_directory(&paths.bpf_dir).exists();
     let patience = match (&options.manifests, has_maps) {
         // A directory is read as a whole, and no server can be away.
         (Some(_), _) => READING,

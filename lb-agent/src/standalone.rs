@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use lb_agent::cli::{KubeconfigVerb, Serve};
+use lb_agent::cli::{KubeconfigVerb, Serve, start_log};
 use lb_control::api::Identity;
 use lb_control::files::Files;
 use lb_control::serve::{Options, Running};
@@ -14,7 +14,7 @@ use crate::verbs::print;
 
 /// Serves until SIGTERM or SIGINT.
 pub(crate) fn serve(options: &Serve) -> Result<ExitCode> {
-    let log = options.log_format.start(options.verbosity).context("start the log")?;
+    let log = start_log(options.log_format, options.verbosity).context("start the log")?;
     let ranges = Ranges::new(&options.service_cidr, options.node_port_range)?;
     let start = Options { data: options.data.clone(), listen: options.listen, ranges };
     let runtime = tokio::runtime::Builder::new_multi_thread()

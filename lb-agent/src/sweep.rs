@@ -59,27 +59,28 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     let mut report = Report { began: context.began, ..Report::default() };
     let (mut v4, mut v6) = (0, 0);
     let (mut suspects, mut lost) = (Vec::new(), Vec::new());
-    maps.flows(Table::Protected, |key, flow| {
+    let flows = maps.flows();
+    flows.walk(Table::Protected, |key, flow| {
         *(if key.is_v4() { &mut v4 } else { &mut v6 }) += 1;
         if suspects.len() < MOST && is_suspect(&context.lifetimes, key, flow, now) {
             suspects.push(*key);
         }
         see(context, &own, (key, flow), &mut lost, &mut report.live);
     })?;
-    maps.flows(Table::Transient, |key, flow| {
+    flows.walk(Table::Transient, |key, flow| {
         // Expired transient entries stay in the table until they are displaced, so they must not count as live.
         if !is_suspect(&context.lifetimes, key, flow, now) {
             see(context, &own, (key, flow), &mut lost, &mut report.live);
         }
     })?;
-    let [room4, room6] = maps.flow_capacities()?;
+    let [room4, room6] = flows.capacities()?;
     report.fullest = fuller((v4, room4), (v6, room6));
     // After the walk, which reads the table in batches. Each entry is judged again before it is removed.
     for key in &suspects {
-        report.removed += end::end(maps, key, &context.lifetimes, now)?;
+        report.removed += end::end(&flows, key, &context.lifetimes, now)?;
     }
     for key in &lost {
-        report.renewed += usize::from(own.renew(maps, key)?);
+        report.renewed += usize::from(own.renew(&flows, key)?);
     }
     if report.renewed > 0 {
         info!(

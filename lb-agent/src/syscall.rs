@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 
 pub mod attributes;
+mod clock;
 mod entries;
 mod expedite;
 mod grace;
@@ -16,6 +17,7 @@ mod once;
 mod process;
 mod tables;
 
+pub(crate) use clock::monotonic;
 use entries::single;
 pub(crate) use entries::{
     Position, delete_batch, lookup, lookup_batch, take, update, update_batch,
@@ -27,7 +29,8 @@ pub(crate) use links::{
     LinkInfo, Order, detach_link, link_cgroup, link_info, link_tcx, link_xdp, load_idle, map_id,
     open_pin, pin, program_id, update_link,
 };
-pub(crate) use net::{device_index, device_name, driver, netns_cookie};
+pub use net::netns_cookie;
+pub(crate) use net::{device_index, device_name, driver};
 pub(crate) use once::Once;
 pub(crate) use process::{give_memory_back, raise_priority, raise_priority_most, unhurried};
 pub use process::{keep_one_heap, raise_open_files};

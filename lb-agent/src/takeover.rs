@@ -5,7 +5,6 @@
 //! are such connections, or rules that may begin more.
 
 mod anchor;
-mod conntrack;
 mod drain;
 mod follow;
 mod iptables;
@@ -24,14 +23,14 @@ use lb_common::hash;
 use lb_common::service::{Frontend, ServiceId};
 
 pub use anchor::remove as remove_anchor;
-pub use conntrack::Connection;
-use conntrack::Which;
 pub use drain::{Drain, drain};
 pub use follow::{Takeover, begin};
 pub use rules::Rules;
 pub use verb::{Error as VerbError, Options, takeover};
 
 use crate::maps::{self, Maps};
+pub use crate::netfilter::conntrack::Connection;
+use crate::netfilter::conntrack::{self, Which};
 
 /// An error of reading or changing rules or connections.
 #[derive(Debug, thiserror::Error)]
@@ -47,11 +46,6 @@ pub enum Error {
          the chains by hand (docs/install.md)"
     )]
     NoTool,
-}
-
-/// Returns the connections that netfilter tracks without translating their destination, and that `is_meant` selects.
-pub fn kept(is_meant: impl Fn(&Connection) -> bool) -> io::Result<Vec<Connection>> {
-    conntrack::list(Which::Kept, is_meant)
 }
 
 /// The traces of kube-proxy on this node.

@@ -11,10 +11,11 @@ use clap::CommandFactory as _;
 use clap_complete::Shell;
 use lb_agent::cli::{
     Cleanup, Cli, Ct, CtList, Diff, Explain, Format, Repeat, Scope, Services, Start, TakeoverVerb,
-    Transport,
+    Transport, start_log,
 };
 use lb_agent::config::{self, Config};
 use lb_agent::show::explain::Question;
+use lb_agent::state_file::{loopback_file, state_file, sync_file};
 use lb_agent::{datapath, node, run, show, takeover};
 
 use lb_common::addr::Protocol;
@@ -87,7 +88,8 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     let Start { run: options, instead } = start;
     lb_agent::keep_one_heap();
     let config = Config::load(&options)?;
-    let log = config.log_format.value.start(config.verbosity.value).context("start logging")?;
+    let log =
+        start_log(config.log_format.value, config.verbosity.value).context("start logging")?;
     if let Some(file) = instead.write_config_to() {
         let text = config.documents();
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
@@ -170,7 +172,7 @@ pub(crate) fn drain_and_cleanup(options: &Cleanup) -> Result<ExitCode> {
 /// Takes everything off, and says what that was.
 pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
     // Held open, the maps outlive their pins: they know which of netfilter's entries were for frontends.
-    let maps = show::open(dir).ok();
+    let maps = datapath::open(dir).ok();
     let removed = datapath::cleanup(dir)?;
     if let Some(maps) = &maps
         && let Err(error) = takeover::clear_conntrack(maps)
@@ -191,11 +193,11 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
         // Without nftables in the kernel there is none.
         Ok(false) | Err(_) => false,
     };
-    let restored = node::host::restore(&run::loopback_file(dir))?;
+    let restored = node::host::restore(&loopback_file(dir))?;
     for what in &restored {
         print(&format!("restored {what}\n"))?;
     }
-    let (state, synced) = (run::state_file(dir), run::sync_file(dir));
+    let (state, synced) = (state_file(dir), sync_file(dir));
     for file in [&synced, &state] {
         if std::fs::remove_file(file).is_ok() {
             print(&format!("removed {}\n", file.display()))?;

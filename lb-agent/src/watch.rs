@@ -20,6 +20,7 @@ pub mod observe;
 mod pace;
 mod renew;
 mod request;
+mod server;
 pub mod source_address;
 mod unread;
 mod version;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_agent::run::sync_file;
+use lb_agent::state_file::sync_file;
 use lb_tests::agent::{Agent, Source};
 use lb_tests::cluster::Cluster;
 use lb_tests::topology::Shape;

@@ -9,8 +9,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_agent::node::settings::netns_cookie;
 use lb_agent::reconcile::Op;
+use lb_agent::syscall::netns_cookie;
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::fake::{Fake, at, world};
 use lb_common::flow::{Affinity, Client, Peer};

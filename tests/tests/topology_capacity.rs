@@ -71,7 +71,7 @@ fn newest_service_is_refused_by_name_until_there_is_room(shape: Shape) -> Result
         ensure!(agent.metric(&["lb_refused_service_ports"])? > 3.5, "no port is refused");
         let (code, _) = agent.exit_code(&["status"])?;
         ensure!(code == 1, "status says that all is well");
-        let known = std::fs::read_to_string(lb_agent::run::state_file(rig.node(0)?.bpf()))?;
+        let known = std::fs::read_to_string(lb_agent::state_file::state_file(rig.node(0)?.bpf()))?;
         ensure!(known.contains(r#""default/a-newest:tcp-80":"SERVICES""#), "not named: {known}");
         Ok(())
     })?;
@@ -103,7 +103,7 @@ fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Resul
     let agent = rig.agent(0)?;
     wait_until_ok(SOON, "the agent says which entries are missing", || {
         ensure!(agent.metric(&["lb_unwritten_entries"])? > 0.5, "none");
-        let known = std::fs::read_to_string(lb_agent::run::state_file(rig.node(0)?.bpf()))?;
+        let known = std::fs::read_to_string(lb_agent::state_file::state_file(rig.node(0)?.bpf()))?;
         ensure!(known.contains("default/second:tcp-80"), "not named: {known}");
         Ok(())
     })?;

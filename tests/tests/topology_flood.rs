@@ -211,7 +211,7 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
 fn protected(rig: &Rig) -> Result<Vec<(FlowKey, Flow)>> {
     let maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
     let mut found = Vec::new();
-    maps.flows(Table::Protected, |key, flow| {
+    maps.flows().walk(Table::Protected, |key, flow| {
         let ports = [key.tuple, flow.to]
             .map(|it| [it.source_port, it.destination_port].map(|port| port.get()));
         if ports.as_flattened().contains(&CLOSED) {

@@ -84,7 +84,7 @@ fn fit(bytes: u64) -> Result<()> {
         }
     }
     let maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
-    let [room4, room6] = maps.flow_capacities()?;
+    let [room4, room6] = maps.flows().capacities()?;
     ensure!(room4 >= 16_384 && room6 >= 16_384, "{room4} and {room6} flows have room");
     if bytes >= limit_of_the_manifest()? {
         let defaults = ["FLOWS4", "FLOWS6"].map(|name| SHAPES.iter().find(|it| it.name == name));
@@ -220,10 +220,10 @@ fn fill(maps: &Maps, room: u32, v4: bool) -> Result<()> {
         let mut flow = Flow::new(to, Kind::FORWARD, now);
         flow.flags |= Flow::PROTECTED;
         flow.shown.established = 1;
-        maps.restore_flow(&key, &flow)?;
+        maps.flows().restore(&key, &flow)?;
     }
     let mut found = 0;
-    maps.flows(Table::Protected, |key, _| found += u32::from(key.is_v4() == v4))?;
+    maps.flows().walk(Table::Protected, |key, _| found += u32::from(key.is_v4() == v4))?;
     // Connections of the loads take some of the entries.
     ensure!(found >= room / 10 * 9, "{found} of {room} entries exist");
     Ok(())

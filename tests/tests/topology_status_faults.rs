@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
-use lb_agent::run::{state_file, sync_file};
+use lb_agent::state_file::{state_file, sync_file};
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Shape, Topology};

@@ -11,7 +11,7 @@ use crate::workspace::root;
 const FOLDERS: [&str; 6] = ["docs", "lb-agent", "lb-common", "lb-ebpf", "tests", "xtask"];
 
 /// All files below a directory with one of these extensions.
-fn below(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
+pub(crate) fn below(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).unwrap() {
         let path = entry.unwrap().path();

@@ -15,6 +15,8 @@ mod demo;
 mod documents;
 mod image;
 mod kernels;
+#[cfg(test)]
+mod module_order;
 mod mutants;
 mod prove;
 mod schema;

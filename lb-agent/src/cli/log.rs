@@ -1,56 +1,32 @@
-//! Log flags, and the tracing subscriber that they configure.
+//! The tracing subscriber that the log flags configure.
 
 mod writer;
 
 use std::io;
 
-use clap::{Args, ValueEnum};
 use tracing_subscriber::filter::EnvFilter;
 
 pub use self::writer::{LastLines, lost};
+use crate::config::LogFormat;
 
-/// Log flags.
-#[derive(Clone, Copy, Debug, Args)]
-#[command(next_help_heading = "Logging")]
-pub struct Log {
-    /// Log format [default: text]. Same as kube-proxy's --logging-format.
-    #[arg(long, alias = "logging-format", value_name = "FORMAT", value_enum)]
-    pub log_format: Option<LogFormat>,
-    /// Log verbosity: 0 to 2 info, 3 and 4 debug, 5 and more trace [default: 2].
-    #[arg(short, long, value_name = "N")]
-    pub v: Option<u8>,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
-    /// Plain text.
-    #[default]
-    Text,
-    /// One JSON object per line.
-    Json,
-}
-
-impl LogFormat {
-    /// Starts logging to standard error at a verbosity; `RUST_LOG` takes precedence.
-    ///
-    /// Dropping the returned value writes the last lines.
-    pub fn start(self, verbosity: u8) -> io::Result<LastLines> {
-        let (lines, flush) = writer::start(io::stderr())?;
-        let filter =
-            EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(filter(verbosity)));
-        let subscriber = tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_writer(lines)
-            // A line that cannot be written must not lead to another line.
-            .log_internal_errors(false)
-            .with_target(false);
-        match self {
-            Self::Text => subscriber.with_ansi(false).init(),
-            Self::Json => subscriber.json().flatten_event(true).init(),
-        }
-        Ok(flush)
+/// Starts logging to standard error at a verbosity; `RUST_LOG` takes precedence.
+///
+/// Dropping the returned value writes the last lines.
+pub fn start_log(format: LogFormat, verbosity: u8) -> io::Result<LastLines> {
+    let (lines, flush) = writer::start(io::stderr())?;
+    let filter =
+        EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(filter(verbosity)));
+    let subscriber = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(lines)
+        // A line that cannot be written must not lead to another line.
+        .log_internal_errors(false)
+        .with_target(false);
+    match format {
+        LogFormat::Text => subscriber.with_ansi(false).init(),
+        LogFormat::Json => subscriber.json().flatten_event(true).init(),
     }
+    Ok(flush)
 }
 
 /// Returns the log filter for a verbosity. The client library's lines about each attempt need a higher verbosity,

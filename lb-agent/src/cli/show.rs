@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
-use super::{Pins, Run};
+use super::Pins;
+use crate::config::flags::Run;
 
 /// `lb-agent service ...`
 #[derive(Debug, Subcommand)]

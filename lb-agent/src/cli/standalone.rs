@@ -7,7 +7,7 @@ use clap::Args;
 use ipnet::IpNet;
 use lb_control::service::PortRange;
 
-use super::LogFormat;
+use crate::config::LogFormat;
 
 /// `lb-agent serve`
 #[derive(Debug, Args)]

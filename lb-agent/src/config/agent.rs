@@ -2,9 +2,10 @@
 
 use super::kube_proxy::some;
 use super::section::{Found, Section};
-use super::{Acceleration, Config, Echo, Masquerade, Origin, Setting, ShortCuts, SocketLb};
+use super::{
+    Acceleration, Config, Echo, Masquerade, Origin, Pattern, Setting, ShortCuts, SocketLb,
+};
 use crate::maps::Shape;
-use crate::node::Pattern;
 
 pub(super) const MASQUERADE: [(&str, Masquerade); 2] =
     [("edge", Masquerade::Edge), ("kube-proxy", Masquerade::KubeProxy)];

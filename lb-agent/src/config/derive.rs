@@ -1,4 +1,4 @@
-//! Derives the data path's settings and the facts about the node from a configuration.
+//! Derives flags and prefixes of the data path's settings from a configuration.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -9,14 +9,12 @@ use lb_common::addr::Ip;
 use lb_common::config::{Prefix, Settings};
 use lb_common::flow::Lifetimes;
 
+use super::flags::Run;
 use super::{
     Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, SocketLb, flags, values,
 };
-use crate::cli::Run;
 use crate::datapath::find_cgroup2;
-use crate::node::{Identity, LocalClients, Primary};
 use crate::plan::Family;
-use crate::reconcile::wire;
 use crate::snapshot::NodeSpec;
 
 /// Number of bits by which the cluster's pod range is assumed to be wider than that of one node, IPv4 first.
@@ -125,51 +123,6 @@ impl Config {
         prefixes(&own.iter().map(around).collect::<Vec<_>>())
     }
 
-    /// Returns the known prefixes of pods.
-    pub fn pod_ranges(&self, node: &NodeSpec) -> Vec<IpNet> {
-        node.pod_cidrs.iter().chain(&self.cluster_cidr.value).copied().collect()
-    }
-
-    /// Returns which clients count as local if interfaces tell (contract 3.4).
-    pub fn local_clients(&self) -> LocalClients {
-        match self.detect_local.value {
-            DetectLocalMode::BridgeInterface => {
-                LocalClients::Bridge(self.bridge_interface.value.clone())
-            }
-            DetectLocalMode::InterfaceNamePrefix => {
-                LocalClients::Prefix(self.interface_name_prefix.value.clone())
-            }
-            DetectLocalMode::Unset | DetectLocalMode::ClusterCidr | DetectLocalMode::NodeCidr => {
-                LocalClients::PodDevices
-            }
-        }
-    }
-
-    /// Returns what is known of the node before its Node object arrives; `before` are the primary addresses of an
-    /// earlier run.
-    pub fn identity(&self, before: Primary) -> Identity {
-        let primary = self.primary(before);
-        Identity {
-            addresses: primary.v4.into_iter().chain(primary.v6).collect(),
-            primary,
-            pod_ranges: self.cluster_cidr.value.clone(),
-            external: self.external_devices.value.clone(),
-            pods: self.pod_devices.value.clone(),
-            node_ports: self.node_port_addresses.value.clone(),
-            local_clients: self.local_clients(),
-        }
-    }
-
-    /// Returns the primary addresses. A specific `bindAddress` replaces the one of its family (contract 8.3).
-    pub fn primary(&self, found: Primary) -> Primary {
-        match self.bind_address.value {
-            // The default means all addresses and names none.
-            ip if ip.is_unspecified() => found,
-            IpAddr::V4(ip) => Primary { v4: Some(ip.into()), ..found },
-            IpAddr::V6(ip) => Primary { v6: Some(ip.into()), ..found },
-        }
-    }
-
     /// Returns how long a change may wait until `/healthz` fails: twice `syncPeriod` (contract 6.2).
     pub const fn patience(&self) -> Duration {
         self.sync_period.value.saturating_mul(2)
@@ -219,7 +172,7 @@ fn prefixes(cidrs: &[IpNet]) -> [Prefix; 2] {
     Family::ALL.map(|family| {
         let cidr = cidrs.iter().find(|cidr| values::family(cidr) == family);
         cidr.map_or_else(Prefix::default, |cidr| Prefix {
-            ip: wire(cidr.network()),
+            ip: Ip::from(cidr.network()),
             mask: match cidr.netmask() {
                 // In v4-mapped form the prefix includes the 96 bits before the IPv4 address.
                 IpAddr::V4(mask) => {

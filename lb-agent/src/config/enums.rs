@@ -3,9 +3,11 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use ipnet::IpNet;
 
-use super::{Setting, values};
+use super::setting::Setting;
+use super::values;
 use crate::plan::Family;
 
 /// How local pods are distinguished from other clients (contract 3.4).
@@ -74,6 +76,16 @@ pub enum Echo {
     Answer,
     /// An ICMP port unreachable message.
     Reject,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// Plain text.
+    #[default]
+    Text,
+    /// One JSON object per line.
+    Json,
 }
 
 /// `nodePortAddresses` (contract 3.5).

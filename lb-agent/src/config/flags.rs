@@ -1,87 +1,23 @@
-//! kube-proxy's flags under their own names, so that its install scripts work unchanged. The other flags are in `cli`.
+//! Flags over the file: what each of them sets. kube-proxy's own are in `proxy`, ours in `run`.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
 use ipnet::IpNet;
 
 use super::kube_proxy::{MODES, accepted, node_port_address};
 use super::{Config, DetectLocalMode, Origin, Setting, values};
-use crate::cli::Run;
 use crate::maps::Shape;
 use crate::snapshot::address;
 
 mod ignored;
+mod proxy;
+mod run;
 
 pub use ignored::IgnoredFlags;
-
-/// kube-proxy's flags that mean something here. With `--config` they are ignored.
-#[expect(clippy::doc_markdown, reason = "shown as help, where backticks are noise")]
-#[derive(Clone, Debug, Default, Args)]
-#[command(next_help_heading = "kube-proxy's flags; with --config they are ignored")]
-pub struct ProxyFlags {
-    /// Address of the node, if a specific one; overrides those of the Node object.
-    #[arg(long, value_name = "IP")]
-    pub bind_address: Option<String>,
-    /// Exit if a listener cannot bind, instead of retrying.
-    #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub bind_address_hard_fail: Option<bool>,
-    /// Address for /healthz, /livez and /readyz; empty to disable [default: 0.0.0.0:10256].
-    #[arg(long, value_name = "ADDRESS")]
-    pub healthz_bind_address: Option<String>,
-    /// Address for /metrics, /proxyMode and /configz; empty to disable [default: 127.0.0.1:10249].
-    #[arg(long, value_name = "ADDRESS")]
-    pub metrics_bind_address: Option<String>,
-    /// Port of the health server if its address has none; 0 to disable.
-    #[arg(long, value_name = "PORT", hide = true)]
-    pub healthz_port: Option<u16>,
-    /// Port of the metrics server if its address has none; 0 to disable.
-    #[arg(long, value_name = "PORT", hide = true)]
-    pub metrics_port: Option<u16>,
-    /// Pod prefixes of the cluster, at most one per family.
-    #[arg(long, value_name = "CIDR[,CIDR]")]
-    pub cluster_cidr: Option<String>,
-    /// How to detect local pods: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.
-    #[arg(long, value_name = "MODE")]
-    pub detect_local_mode: Option<String>,
-    /// Bridge for mode BridgeInterface.
-    #[arg(long, value_name = "DEVICE")]
-    pub pod_bridge_interface: Option<String>,
-    /// Prefix of interface names for mode InterfaceNamePrefix.
-    #[arg(long, value_name = "PREFIX")]
-    pub pod_interface_name_prefix: Option<String>,
-    /// Addresses that serve NodePorts: prefixes, primary, all or localhost [default: primary].
-    #[arg(long, value_name = "WHERE", value_delimiter = ',')]
-    pub nodeport_addresses: Option<Vec<String>>,
-    /// Masquerade all traffic to ClusterIPs.
-    #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub masquerade_all: Option<bool>,
-    /// Serve NodePorts on loopback addresses [default: false].
-    #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
-    pub iptables_localhost_nodeports: Option<bool>,
-    /// A change that waits for twice this time makes /healthz fail [default: 30s].
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    pub iptables_sync_period: Option<Duration>,
-    /// `oom_score_adj` of the agent.
-    #[arg(long, value_name = "N", allow_hyphen_values = true, value_parser = clap::value_parser!(i64).range(-1_000..=1_000))]
-    pub oom_score_adj: Option<i64>,
-    /// Idle timeout of established TCP connections.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    pub conntrack_tcp_timeout_established: Option<Duration>,
-    /// Idle timeout of half-closed TCP connections.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    pub conntrack_tcp_timeout_close_wait: Option<Duration>,
-    /// Idle timeout of unanswered UDP flows.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    pub conntrack_udp_timeout: Option<Duration>,
-    /// Idle timeout of answered UDP flows.
-    #[arg(long, value_name = "TIME", value_parser = values::duration)]
-    pub conntrack_udp_timeout_stream: Option<Duration>,
-    /// Accepted, without effect.
-    #[command(flatten)]
-    pub ignored_flags: IgnoredFlags,
-}
+pub use proxy::ProxyFlags;
+pub use run::{Log, Run};
+pub(crate) use run::{named, path};
 
 /// Applies flags to settings, and collects those that `--config` overrides.
 struct Taking {

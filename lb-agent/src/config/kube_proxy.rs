@@ -7,8 +7,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use super::section::{Found, Section};
-use super::{Config, DetectLocalMode, NodePortAddresses, values};
-use crate::cli::LogFormat;
+use super::{Config, DetectLocalMode, LogFormat, NodePortAddresses, values};
 use crate::snapshot::{address, prefix};
 
 pub(super) const MODES: [(&str, DetectLocalMode); 4] = [

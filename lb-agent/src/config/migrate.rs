@@ -3,8 +3,9 @@
 //! Only values that are set are written, so that defaults can still change. Warnings name the fields that are left out;
 //! the unset settings of `AgentConfiguration` follow as comments.
 
+use super::problem::{Problem, joined};
 use super::tree::{self, Node, Value};
-use super::{AGENT, Config, KUBE_PROXY, Origin, Problem, Setting, joined};
+use super::{AGENT, Config, KUBE_PROXY, Origin, Setting};
 
 /// Key of the configuration file in kube-proxy's `ConfigMap`, as kubeadm writes it.
 const KEY: &str = "config.conf";

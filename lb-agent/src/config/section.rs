@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::tree::{Node, Place, Value};
-use super::{Problem, values};
+use super::place::Place;
+use super::problem::Problem;
+use super::tree::{Node, Value};
+use super::values;
 
 /// A value from a file, and its place there.
 #[derive(Clone, Debug)]

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use super::place::Place;
 use super::section::Found;
-use super::tree::Place;
 
 /// The origin of a value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -6,13 +6,13 @@ mod upstream;
 use std::path::Path;
 
 use clap::Parser as _;
+use lb_common::addr::Ip;
 use lb_common::config::{Device, Prefix, Settings};
 
+use super::flags::Run;
 use super::*;
-use crate::cli::{Cli, Command, Run};
-use crate::node::{LocalClients, Primary};
+use crate::cli::{Cli, Command};
 use crate::plan::Family;
-use crate::reconcile::wire;
 use crate::snapshot::NodeSpec;
 
 fn run(arguments: &[&str]) -> Run {
@@ -121,7 +121,6 @@ fn unknown_and_meaningless_fields_are_named() {
 fn local_is_told_as_configured_and_else_by_device() {
     let config = flags(&[]).unwrap();
     assert_eq!(config.flags() & (Settings::NO_DETECTOR | Settings::LOCAL_BY_PREFIX), 0);
-    assert_eq!(config.local_clients(), LocalClients::PodDevices);
     let none = file("detectLocalMode: ClusterCIDR").unwrap();
     assert_ne!(none.flags() & Settings::NO_DETECTOR, 0);
     assert_eq!(none.warnings.len(), 1);
@@ -138,14 +137,14 @@ fn local_is_told_as_configured_and_else_by_device() {
     assert_eq!(alone.flags() & Settings::NO_DETECTOR, 0, "kube-proxy was told nothing");
     let bridge =
         file("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}").unwrap();
-    assert_eq!(bridge.local_clients(), LocalClients::Bridge("cni0".into()));
+    assert_eq!(bridge.bridge_interface.value, "cni0");
     assert_ne!(bridge.flags() & Settings::LOCAL_BY_DEVICE, 0);
     assert!(file("detectLocalMode: InterfaceNamePrefix").is_err());
 }
 
 #[test]
 fn prefixes_of_the_cluster_or_of_the_node_are_those_of_the_data_path() {
-    let ip = |text: &str| wire(text.parse().unwrap());
+    let ip = |text: &str| Ip::from(text.parse::<IpAddr>().unwrap());
     let config = file("clusterCIDR: 10.244.0.0/16,fd00:10::/32").unwrap();
     let [v4, v6] = config.local(None);
     assert!(v4.contains(&ip("10.244.9.1")) && !v4.contains(&ip("10.245.0.1")));
@@ -162,7 +161,7 @@ fn prefixes_of_the_cluster_or_of_the_node_are_those_of_the_data_path() {
 
 #[test]
 fn pods_of_the_cluster_are_in_its_range_or_around_that_of_the_node() {
-    let ip = |text: &str| wire(text.parse().unwrap());
+    let ip = |text: &str| Ip::from(text.parse::<IpAddr>().unwrap());
     let pod_cidrs = ["10.1.2.0/24", "fd00:1:2:3::/64"].map(|cidr| cidr.parse().unwrap());
     let node = NodeSpec { pod_cidrs: pod_cidrs.into(), ..NodeSpec::default() };
     let [v4, v6] = file("").unwrap().pods(Some(&node));
@@ -208,12 +207,9 @@ fn node_ports_are_served_where_the_list_says() {
 }
 
 #[test]
-fn a_specific_bind_address_is_the_nodes() {
-    let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+fn a_specific_bind_address_is_read() {
     let config = file("bindAddress: 10.0.0.9").unwrap();
-    let found = Primary { v4: Some(ip("10.0.0.1")), v6: Some(ip("fd00::1")) };
-    let primary = config.primary(found);
-    assert_eq!((primary.v4, primary.v6), (Some(ip("10.0.0.9")), found.v6));
+    assert_eq!(config.bind_address.value, "10.0.0.9".parse::<IpAddr>().unwrap());
 }
 
 #[test]

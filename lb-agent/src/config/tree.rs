@@ -5,22 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::Problem;
-
-/// A position in a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Line, from 1; 0 if unknown.
-    pub line: u64,
-    /// Column, from 1; 0 if unknown.
-    pub column: u64,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "line {}, column {}", self.line, self.column)
-    }
-}
+use super::place::Place;
+use super::problem::Problem;
 
 /// A value and its position.
 #[derive(Clone, Debug)]

@@ -8,8 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::agent::{ACCELERATION, ECHO, MASQUERADE, SHORT_CUTS, SOCKET_LB};
 use super::kube_proxy::{LOG_FORMATS, MODES};
-use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Setting, values};
-use crate::node::Pattern;
+use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Pattern, Setting, values};
 
 /// Name of a setting that only exists as a flag, not in a file.
 const MASTER: &str = "master";

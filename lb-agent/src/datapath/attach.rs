@@ -8,10 +8,11 @@ use std::path::Path;
 use tracing::info;
 
 use super::detach::let_go;
-use super::programs::XDP;
+use super::error::Error;
+use super::names::{SOCKET_HOOKS, XDP};
 use super::role::{Direction, Role};
-use super::upgrade::{self, Place};
-use super::{Datapath, Error, SOCKET_HOOKS, features, links, xdp};
+use super::upgrade::{Place, undo_room};
+use super::{Datapath, features, links, pins, xdp};
 use crate::syscall;
 
 impl Datapath {
@@ -26,20 +27,20 @@ impl Datapath {
         }
         let links = self.dir.join("links");
         for direction in Direction::BOTH {
-            let path = links::pin_of(&links, index, direction);
+            let path = pins::of_device(&links, index, direction);
             self.take_over(&path)?;
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let place = Place::at_device(role, direction, hands_over);
             let name = role.program(direction);
             // An earlier run was killed while it moved a link: two links remain, and no maps of an earlier run need the
             // second one. Both would see each packet until the end of an upgrade, which waits for the API server.
-            let is_halfway = !self.hands_over()
-                && upgrade::undo_room(&path).map_err(|error| error.named(name))?;
+            let is_halfway =
+                !self.hands_over() && undo_room(&path).map_err(|error| error.named(name))?;
             let program = self.programs.get(name)?.fd();
             let link = links::attach_device(&links, program, index, direction, place)
                 .map_err(|error| error.named(name))?;
             if is_halfway {
-                let_go(&upgrade::aside(&path))?;
+                let_go(&pins::aside(&path))?;
             }
             drop(self.held.insert(path, link));
         }
@@ -58,8 +59,8 @@ impl Datapath {
             // A link reports index 0 once its interface is gone (`tcx_link_fill_info`).
             info.is_some_and(|info| info.is_ok_and(|info| info.device() == 0))
         };
-        let pins = Direction::BOTH.map(|direction| links::pin_of(&links, index, direction));
-        let is_another = self.attached.contains_key(&index) && pins.into_iter().all(is_lost);
+        let paths = Direction::BOTH.map(|direction| pins::of_device(&links, index, direction));
+        let is_another = self.attached.contains_key(&index) && paths.into_iter().all(is_lost);
         if is_another {
             drop(self.attached.remove(&index));
         }
@@ -74,7 +75,7 @@ impl Datapath {
     /// know go on to tc, where the programs of both layouts are.
     pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
         let links = self.dir.join("links");
-        let path = xdp::pin_of(&links, index);
+        let path = pins::of_xdp(&links, index);
         self.take_over(&path).map_err(|error| crate::chain(&error))?;
         // The kernel refuses a second XDP link while any descriptor keeps the first one alive (`dev_xdp_attach`,
         // net/core/dev.c).
@@ -114,14 +115,14 @@ impl Datapath {
 
     /// Reports whether any interface has the XDP program, of this run or an earlier one.
     pub fn is_accelerating(&self) -> bool {
-        xdp::is_anywhere(&self.dir.join("links"))
+        pins::has_xdp(&self.dir.join("links"))
     }
 
     /// Detaches the XDP program from an interface.
     pub fn decelerate(&mut self, index: u32) -> Result<(), Error> {
         self.accelerated.remove(&index);
         let links = self.dir.join("links");
-        let path = xdp::pin_of(&links, index);
+        let path = pins::of_xdp(&links, index);
         self.take_over(&path)?;
         drop(self.held.remove(&path));
         xdp::detach(&links, index)
@@ -133,18 +134,17 @@ impl Datapath {
         self.accelerated.remove(&index);
         let links = self.dir.join("links");
         let removed = links::detach_device(&links, index);
-        for path in Direction::BOTH.map(|direction| links::pin_of(&links, index, direction)) {
-            // The next interface with this index starts without a history.
+        for path in Direction::BOTH.map(|direction| pins::of_device(&links, index, direction)) {
             self.displaced.forget(&path);
             drop(self.held.remove(&path));
         }
-        drop(self.held.remove(&xdp::pin_of(&links, index)));
+        drop(self.held.remove(&pins::of_xdp(&links, index)));
         removed
     }
 
     /// Detaches the programs from all interfaces except these: an earlier run may have attached some.
     pub fn retain(&mut self, devices: &BTreeSet<u32>) -> Result<(), Error> {
-        for index in links::devices(&self.dir.join("links"))? {
+        for index in pins::devices(&self.dir.join("links"))? {
             if !devices.contains(&index) {
                 self.detach(index)?;
                 info!(index, "programs detached");

@@ -8,23 +8,25 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::links::pin_of;
-use super::{Direction, SOCKET_HOOKS, find_cgroup2, upgrade, xdp};
+use super::check::find_cgroup2;
+use super::names::{SOCKET_HOOKS, attach_type};
+use super::pins;
+use super::role::Direction;
 use crate::syscall::{self, Hooked, LinkInfo};
 
 /// Reports whether both links of an interface are attached to it. A pin outlives the attachment: a link that was
 /// detached, or whose interface is gone, has no interface.
 pub fn is_attached(links: &Path, index: u32) -> bool {
     Direction::BOTH.into_iter().all(|direction| {
-        let pin = pin_of(links, index, direction);
+        let pin = pins::of_device(links, index, direction);
         // While a link is moved, only the outgoing one may have a pin.
-        leads_to(&pin, index) || leads_to(&upgrade::aside(&pin), index)
+        leads_to(&pin, index) || leads_to(&pins::aside(&pin), index)
     })
 }
 
 /// Reports whether the XDP link of an interface is attached to it.
 pub fn is_accelerated(links: &Path, index: u32) -> bool {
-    leads_to(&xdp::pin_of(links, index), index)
+    leads_to(&pins::of_xdp(links, index), index)
 }
 
 /// Returns the number of socket hooks whose link is attached to a cgroup.
@@ -54,7 +56,7 @@ pub fn attached_socket_programs(links: &Path) -> io::Result<Vec<(&'static str, V
     let link = syscall::link_info(syscall::open_pin(&pin)?.as_fd())?;
     let cgroup = fs::File::open(cgroup(link.cgroup())?)?;
     let order = |hook| {
-        let kind = super::programs::attach_type(hook);
+        let kind = attach_type(hook);
         Ok((hook, syscall::effective_in_cgroup(cgroup.as_fd(), kind)?))
     };
     SOCKET_HOOKS.into_iter().map(order).collect()

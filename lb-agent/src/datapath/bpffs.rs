@@ -7,7 +7,7 @@ use std::path::Path;
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 
-use super::Error;
+use super::error::Error;
 
 /// The source of mounts by this agent in `/proc/mounts`; `cleanup` recognizes them by it.
 pub(super) const SOURCE: &str = "lb-agent";

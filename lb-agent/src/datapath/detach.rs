@@ -1,15 +1,16 @@
-//! Removes links: first detached, then unpinned.
-//!
-//! Removing only the pin would end a link some milliseconds later (`bpf_link_put`, kernel/bpf/syscall.c, defers it). A
-//! connection that begins meanwhile would have its packets translated in one direction only.
+//! Removes links, and layouts with theirs: first detached, then unpinned. Without its pin alone a link would end some
+//! milliseconds later, and only half of the packets of a connection that begins meanwhile would be translated.
 
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use super::Error;
-use super::cleanup::list;
-use super::links::remove_pin;
+use super::error::Error;
+use super::names::MEANINGS;
+use super::pins::{list, remove, remove_pin};
 use crate::syscall;
+
+/// The parts of a layout's directory. Links first: nothing looks at a map that is half gone.
+const PARTS: [&str; 4] = ["links", "programs", "maps", MEANINGS];
 
 /// Detaches a link and removes its pin. Its place is free when this returns.
 pub(super) fn let_go(link: &Path) -> Result<(), Error> {
@@ -31,6 +32,17 @@ pub(super) fn let_go_of(links: &Path, is: impl Fn(&Path) -> bool) -> Result<Vec<
     paths.sort_by_key(|path| brings_answers(&name(path)));
     paths.iter().map(|path| let_go(path)).fold(Ok(()), Result::and)?;
     Ok(paths)
+}
+
+/// Removes everything of one layout; no packet is on its way through its programs when this returns.
+pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+    let links = let_go_of(&layout.join("links"), |_| true)?;
+    if !links.is_empty() {
+        syscall::wait_for_programs();
+    }
+    removed.extend(links);
+    PARTS.iter().try_for_each(|part| remove(&layout.join(part), removed))?;
+    remove(layout, removed)
 }
 
 /// Reports whether answers pass a link of this name and, except at external interfaces, no requests. At socket hooks,

@@ -12,10 +12,12 @@ use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
 
 use self::hooks::{Hook, Kind};
-use super::{CLASSIFIERS, Error, L3, LAYOUT, bpffs, cleanup, lock};
+use super::error::Error;
+use super::names::{CLASSIFIERS, L3};
+use super::pins::{layouts, list, maps_directory};
+use super::{bpffs, lock};
 use crate::maps::Maps;
-use crate::node::settings::netns_cookie;
-use crate::syscall;
+use crate::syscall::{self, netns_cookie};
 
 /// Depth below a mount point to which a `--bpf-dir` is searched.
 const DEPTH: usize = 4;
@@ -90,9 +92,9 @@ struct Pinned {
 impl Pinned {
     fn below(dir: &Path) -> Self {
         let mut pinned = Self::default();
-        let list = |directory: PathBuf| cleanup::list(&directory).unwrap_or_default();
-        for layout in cleanup::layouts(dir).unwrap_or_default() {
-            for pin in list(layout.join("links")) {
+        let all = |directory: PathBuf| list(&directory).unwrap_or_default();
+        for layout in layouts(dir).unwrap_or_default() {
+            for pin in all(layout.join("links")) {
                 let info =
                     syscall::open_pin(&pin).and_then(|link| syscall::link_info(link.as_fd()));
                 let Ok(info) = info else { continue };
@@ -100,7 +102,7 @@ impl Pinned {
                 let _: bool = pinned.programs.insert(info.program);
             }
             // One directory for each object: `programs/<object>/<name>`.
-            for pin in list(layout.join("programs")).into_iter().flat_map(list) {
+            for pin in all(layout.join("programs")).into_iter().flat_map(all) {
                 let number = syscall::open_pin(&pin).and_then(|it| syscall::program_id(it.as_fd()));
                 pinned.programs.extend(number);
             }
@@ -138,7 +140,7 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, Pinned)>) {
 /// Reports whether the data path below a `--bpf-dir` serves this network namespace. False if its settings cannot be
 /// read.
 fn is_here(dir: &Path) -> bool {
-    let maps = Maps::open(&dir.join(LAYOUT).join("maps"));
+    let maps = Maps::open(&maps_directory(dir));
     let settings = maps.and_then(|maps| maps.settings());
     settings.is_ok_and(|settings| netns_cookie().is_ok_and(|own| own == settings.node.netns_cookie))
 }

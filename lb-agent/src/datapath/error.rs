@@ -1,6 +1,7 @@
 //! Errors of the data path.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use aya::programs::ProgramError;
 
@@ -21,7 +22,7 @@ pub enum Error {
         what: String,
         /// The error of the system.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// Another agent holds the lock of the directory.
     #[error(
@@ -92,7 +93,7 @@ pub enum Error {
         name: &'static str,
         /// The error of the kernel.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A pin cannot be read, created or removed.
     #[error(
@@ -104,9 +105,29 @@ pub enum Error {
         path: PathBuf,
         /// The error of the kernel.
         #[source]
-        source: std::io::Error,
+        source: io::Error,
     },
     /// A map cannot be read or written.
     #[error(transparent)]
     Maps(#[from] maps::Error),
+}
+
+/// Why a link was not made; the caller knows which program it is about.
+pub(super) enum Failure {
+    Link(io::Error),
+    Pin(PathBuf, io::Error),
+}
+
+impl Failure {
+    pub(super) fn named(self, name: &'static str) -> Error {
+        match self {
+            Self::Link(source) => Error::Link { name, source },
+            Self::Pin(path, source) => Error::Pin { path, source },
+        }
+    }
+}
+
+/// Makes the error of a pin.
+pub(super) fn pin(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
+    |source| Error::Pin { path: path.to_owned(), source }
 }

@@ -11,35 +11,15 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::detach::let_go;
-use super::programs::attach_type;
+use super::error::{Error, Failure};
+use super::names::attach_type;
+use super::pins;
 use super::role::Direction;
-use super::upgrade::{self, Place};
-use super::{Error, xdp};
+use super::upgrade::{Place, make_room};
 use crate::syscall::{self, Order};
 
 /// Pin of the map that makes packets meet our program once while its link is moved.
 const SLOT: &str = "moving";
-
-/// The reason why a link was not made; the caller adds the name of the program.
-pub(super) enum Failure {
-    Link(io::Error),
-    Pin(PathBuf, io::Error),
-}
-
-impl Failure {
-    pub(super) fn named(self, name: &'static str) -> Error {
-        match self {
-            Self::Link(source) => Error::Link { name, source },
-            Self::Pin(path, source) => Error::Pin { path, source },
-        }
-    }
-}
-
-/// Returns the pin of a tc link. It is named by interface index: bpffs refuses names with a dot, which interfaces may
-/// have (`bpf_lookup`, kernel/bpf/inode.c).
-pub(super) fn pin_of(links: &Path, index: u32, direction: Direction) -> PathBuf {
-    links.join(format!("{index}-{}", direction.name()))
-}
 
 /// Replaces the program of a pinned tcx link, or makes a new link, possibly beside another of ours. Linux 6.6.
 pub(super) fn attach_device(
@@ -49,9 +29,8 @@ pub(super) fn attach_device(
     direction: Direction,
     place: Place,
 ) -> Result<OwnedFd, Failure> {
-    let path = pin_of(links, index, direction);
-    upgrade::make_room(&path, place)?;
-    // The pin may belong to an interface that had this index before.
+    let path = pins::of_device(links, index, direction);
+    make_room(&path, place)?;
     let same = |info: &syscall::LinkInfo| info.device() == index;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
@@ -77,15 +56,15 @@ pub(super) fn move_device(
     index: u32,
     direction: Direction,
 ) -> Result<OwnedFd, Failure> {
-    let path = pin_of(links, index, direction);
+    let path = pins::of_device(links, index, direction);
     let old = syscall::open_pin(&path).map_err(|error| Failure::Pin(path.clone(), error))?;
     let once = syscall::Once::before(program).map_err(Failure::Link)?;
     // The pin keeps the map in case this process is killed: the programs at the links go on.
     let slot = links.with_file_name(SLOT);
     // An earlier run that was killed may have left this pin; no link uses its map any more.
-    drop(remove_pin(&slot));
+    drop(pins::remove_pin(&slot));
     syscall::pin(once.slot.as_fd(), &slot).map_err(|error| Failure::Pin(slot.clone(), error))?;
-    upgrade::make_room(&path, Place::Beside)?;
+    make_room(&path, Place::Beside)?;
     let (order, before) = match direction {
         Direction::Ingress => (Order::First, &once.gate),
         Direction::Egress => (Order::Last, &once.marker),
@@ -107,24 +86,24 @@ pub(super) fn move_device(
             }
         }
         syscall::wait_for_programs();
-        drop(let_go(&upgrade::aside(&path)));
+        drop(let_go(&pins::aside(&path)));
         update(link.as_fd(), program)?;
         Ok(link)
     };
     let moved = move_over();
-    if moved.is_err() && upgrade::aside(&path).exists() {
+    if moved.is_err() && pins::aside(&path).exists() {
         // The old link gets its name and its program back, because the map it was marking with is removed now.
-        drop(fs::rename(upgrade::aside(&path), &path));
+        drop(fs::rename(pins::aside(&path), &path));
         drop(syscall::update_link(old.as_fd(), program));
     }
-    drop(remove_pin(&slot));
+    drop(pins::remove_pin(&slot));
     moved
 }
 
 /// Returns the place at egress: last, but before an earlier run's program. What that one knows of a tuple may be out of
 /// date, so ours decides first.
 fn at_egress(path: &Path) -> Order {
-    let others = syscall::open_pin(&upgrade::aside(path)).ok();
+    let others = syscall::open_pin(&pins::aside(path)).ok();
     match others.and_then(|link| syscall::link_info(link.as_fd()).ok()) {
         Some(link) => Order::Before(link.program),
         None => Order::Last,
@@ -141,7 +120,7 @@ pub(super) fn attach_cgroup(
     place: Place,
 ) -> Result<OwnedFd, Failure> {
     let path = links.join(name);
-    upgrade::make_room(&path, place)?;
+    make_room(&path, place)?;
     let inode = inode(cgroup).map_err(|error| Failure::Pin(path.clone(), error))?;
     // A link cannot be moved to another cgroup, only its program be replaced.
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
@@ -192,36 +171,9 @@ fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, Failure> {
 /// Detaches the links of an interface and removes their pins.
 pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
     for direction in Direction::BOTH.into_iter().rev() {
-        let path = pin_of(links, index, direction);
-        let_go(&upgrade::aside(&path))?;
+        let path = pins::of_device(links, index, direction);
+        let_go(&pins::aside(&path))?;
         let_go(&path)?;
     }
-    remove_pin(&xdp::pin_of(links, index))
-}
-
-/// Reports whether no link is pinned yet.
-pub(super) fn is_empty(links: &Path) -> bool {
-    fs::read_dir(links).map_or(true, |mut links| links.next().is_none())
-}
-
-/// Returns the indices of the interfaces that have a pinned link.
-pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
-    let failed = |source| Error::Pin { path: links.to_owned(), source };
-    let names = fs::read_dir(links).map_err(failed)?;
-    let mut devices: Vec<u32> = names
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.split_once('-')?.0.parse().ok())
-        .collect();
-    devices.sort_unstable();
-    devices.dedup();
-    Ok(devices)
-}
-
-/// Removes a pin if it exists.
-pub(super) fn remove_pin(path: &Path) -> Result<(), Error> {
-    match fs::remove_file(path) {
-        Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(Error::Pin { path: path.to_owned(), source })
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
+    pins::remove_pin(&pins::of_xdp(links, index))
 }

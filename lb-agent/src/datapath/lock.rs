@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::{major, minor};
 
-use super::Error;
+use super::error::Error;
 
 /// The lock, held while the agent lives. The kernel releases it however the agent ends.
 #[derive(Debug)]

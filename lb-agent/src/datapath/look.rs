@@ -5,8 +5,34 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use super::role::Direction;
-use super::watchdog::Fault;
 use crate::syscall::{self, Hooked};
+
+/// The fault that was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// The pin is gone, and the link with it.
+    Unpinned,
+    /// The link leads nowhere, or the kernel does not run it.
+    Detached,
+    /// The link runs another program than ours.
+    Replaced,
+    /// Others stand where we should: before us at ingress, behind us at egress.
+    Displaced,
+}
+
+impl Fault {
+    pub const ALL: [Self; 4] = [Self::Unpinned, Self::Detached, Self::Replaced, Self::Displaced];
+
+    /// As metrics name it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Unpinned => "unpinned",
+            Self::Detached => "detached",
+            Self::Replaced => "replaced",
+            Self::Displaced => "displaced",
+        }
+    }
+}
 
 /// The result of inspecting a pin.
 pub(super) enum Look {

@@ -5,9 +5,10 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
+use super::error::Error;
 use super::role::{Direction, Role};
 use super::upgrade::Place;
-use super::{Datapath, Error, links};
+use super::{Datapath, links};
 
 /// The programs for pod interfaces, and the directory of their links.
 #[derive(Debug)]

@@ -1,56 +1,145 @@
-//! Restores removed pins. The agent holds the objects open, so nothing was detached meanwhile.
+//! The pins below a `--bpf-dir`: where they are, what their names say, and how they are listed and removed.
+//!
+//! A layout has the directories `maps`, `programs`, `links` and `meanings`. The pin of a link is named by its interface
+//! index and its hook: bpffs refuses names with a dot, which interfaces may have. A pin whose name ends in `-old` is of
+//! an earlier run: it stays beside the one that has the name now.
 
-use std::fs;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::path::Path;
+use std::ffi::OsString;
+use std::fs::{self, DirEntry};
+use std::io;
+use std::path::{Path, PathBuf};
 
-use tracing::info;
+use super::error::{Error, pin};
+use super::names::LAYOUT;
+use super::role::Direction;
 
-use super::lock::Lock;
-use super::watchdog::Fault;
-use super::{Datapath, Error, bpffs, upgrade};
-use crate::syscall;
+/// The end of the name of a pin whose link, of an earlier run, stays for a while.
+const ASIDE: &str = "-old";
+/// The end of the name of the pin of an XDP link.
+const XDP: &str = "-xdp";
 
-impl Datapath {
-    /// Restores the missing pins of directories, maps, programs and links. Each link without a pin counts as a fault.
-    pub(super) fn restore(&mut self) -> Result<Vec<Fault>, Error> {
-        if let Some(bpf_dir) = self.dir.parent()
-            && !self.lock.is_of(bpf_dir)
-        {
-            bpffs::prepare(bpf_dir)?;
-            // Without the lock another agent could start over the recreated directory.
-            self.lock = Lock::take(bpf_dir)?;
-        }
-        let pins = self.programs.restore()?;
-        if !self.dir.join(upgrade::DIRECTORY).exists() {
-            upgrade::note(&self.dir)?;
-        }
-        // Even if no held link lacks its pin: the next new link needs the directory.
-        let links = self.dir.join("links");
-        fs::create_dir_all(&links).map_err(|source| Error::Pin { path: links, source })?;
-        let mut faults = Vec::new();
-        for (path, link) in &self.held {
-            if !path.exists() && leads(link) {
-                let pinned = syscall::pin(link.as_fd(), path);
-                pinned.map_err(|source| Error::Pin { path: path.clone(), source })?;
-                faults.push(Fault::Unpinned);
-            }
-        }
-        if pins > 0 || !faults.is_empty() {
-            let links = faults.len();
-            info!(dir = %self.dir.display(), pins, links, "removed pins were restored");
-        }
-        Ok(faults)
-    }
+/// The directory where the maps of a data path are pinned.
+pub fn maps_directory(bpf_dir: &Path) -> PathBuf {
+    bpf_dir.join(LAYOUT).join("maps")
+}
 
-    /// Reports whether a link without a pin is held and attached. [`Self::restore`] will pin it, so it must not be
-    /// replaced: pins may be removed while an inspection runs.
-    pub(super) fn is_held(&self, path: &Path) -> bool {
-        self.held.get(path).is_some_and(leads)
+/// The pin of the tc link of an interface.
+pub(super) fn of_device(links: &Path, index: u32, direction: Direction) -> PathBuf {
+    links.join(format!("{index}-{}", direction.name()))
+}
+
+/// The pin of the XDP link of an interface.
+pub(super) fn of_xdp(links: &Path, index: u32) -> PathBuf {
+    links.join(format!("{index}{XDP}"))
+}
+
+/// The pin of what stays beside a link of ours.
+pub(super) fn aside(link: &Path) -> PathBuf {
+    let mut name: OsString = link.into();
+    name.push(ASIDE);
+    name.into()
+}
+
+/// Whether a pin is one of those that stay beside a link of ours.
+pub(super) fn is_aside(path: &Path) -> bool {
+    path.to_string_lossy().ends_with(ASIDE)
+}
+
+/// Whether any device has the XDP program, as far as pins say; so it is where they cannot be read.
+pub(super) fn has_xdp(links: &Path) -> bool {
+    let is_its = |entry: io::Result<DirEntry>| {
+        entry.map_or(true, |entry| entry.file_name().as_encoded_bytes().ends_with(XDP.as_bytes()))
+    };
+    fs::read_dir(links).map_or(true, |mut entries| entries.any(is_its))
+}
+
+/// Whether nothing of ours is attached yet.
+pub(super) fn is_empty(links: &Path) -> bool {
+    fs::read_dir(links).map_or(true, |mut links| links.next().is_none())
+}
+
+/// Interface indices that have a pinned link.
+pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
+    let names = fs::read_dir(links).map_err(pin(links))?;
+    let mut devices: Vec<u32> = names
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.split_once('-')?.0.parse().ok())
+        .collect();
+    devices.sort_unstable();
+    devices.dedup();
+    Ok(devices)
+}
+
+/// The directories of layouts, ours and others'.
+pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+    let is_layout = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        let number = name.and_then(|name| name.strip_prefix('v'));
+        path.is_dir() && number.is_some_and(|number| number.parse::<u32>().is_ok())
+    };
+    let mut layouts = list(dir)?;
+    layouts.retain(is_layout);
+    Ok(layouts)
+}
+
+/// What a directory holds, in the order of the names; nothing where there is no such directory.
+pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(pin(directory)(error)),
+    };
+    let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    paths.sort();
+    Ok(paths)
+}
+
+/// Removes a pin, if it is there.
+pub(super) fn remove_pin(path: &Path) -> Result<(), Error> {
+    match fs::remove_file(path) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(pin(path)(source)),
+        Ok(()) | Err(_) => Ok(()),
     }
 }
 
-/// Reports whether a link is attached. One whose interface is gone is not; the inspection of interfaces handles that.
-fn leads(link: &OwnedFd) -> bool {
-    syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() != 0)
+/// Removes a directory with everything below it, and adds each pin to those that were removed.
+pub(super) fn remove(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
+    for path in list(directory)? {
+        if path.is_dir() {
+            remove(&path, removed)?;
+        } else {
+            fs::remove_file(&path).map_err(pin(&path))?;
+            removed.push(path);
+        }
+    }
+    match fs::remove_dir(directory) {
+        Err(source) if source.kind() != io::ErrorKind::NotFound => Err(pin(directory)(source)),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pin_says_that_some_device_has_xdp() {
+        let directory = tempfile::tempdir().unwrap();
+        let links = directory.path();
+        fs::write(links.join("2-ingress"), "").unwrap();
+        assert!(!has_xdp(links));
+        fs::write(of_xdp(links, 2), "").unwrap();
+        assert!(has_xdp(links));
+        remove_pin(&of_xdp(links, 2)).unwrap();
+        assert!(!has_xdp(links));
+        assert!(has_xdp(&links.join("nowhere")), "nobody can tell");
+    }
+
+    #[test]
+    fn what_stays_beside_is_still_of_its_device() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = of_device(directory.path(), 7, Direction::Egress);
+        fs::write(aside(&link), "").unwrap();
+        assert!(is_aside(&aside(&link)) && !is_aside(&link));
+        assert_eq!(devices(directory.path()).unwrap(), [7]);
+    }
 }

@@ -3,9 +3,9 @@
 //! An agent that restarts with the same object over the same maps finds its programs already verified, so it starts in
 //! milliseconds, even on a busy machine.
 
-mod hooks;
 mod load;
 mod maps;
+mod object;
 mod paths;
 
 use std::collections::BTreeMap;
@@ -17,17 +17,15 @@ use std::time::Instant;
 
 use tracing::{debug, info};
 
-pub(super) use self::hooks::attach_type;
 use self::load::{Sources, is_usable, load, load_and_pin, load_apart, names};
 pub(super) use self::maps::MapPins;
+pub use self::object::object;
 pub use self::paths::{connect_paths, connect_xdp_path};
-use super::links::remove_pin;
+use super::error::{Error, pin};
+use super::names::{L3, XDP};
 use super::packet_log::{PacketLog, Records};
-use super::{Error, L3, cleanup, object};
+use super::pins::{list, remove, remove_pin};
 use crate::syscall;
-
-/// The XDP program. It is loaded when an interface first needs it.
-pub(super) const XDP: &str = "edge_xdp";
 
 /// A program that the verifier accepted.
 #[derive(Debug)]
@@ -195,10 +193,9 @@ impl Programs {
     pub(super) fn forget_others(&self) -> Result<(), Error> {
         paths::forget_aside(&self.directory)?;
         let Some(parent) = self.directory.parent() else { return Ok(()) };
-        for directory in cleanup::list(parent)? {
-            // Each build has a directory of its own.
+        for directory in list(parent)? {
             if directory != self.directory {
-                cleanup::remove(&directory, &mut Vec::new())?;
+                remove(&directory, &mut Vec::new())?;
             }
         }
         Ok(())
@@ -207,10 +204,6 @@ impl Programs {
 
 fn open(path: &Path) -> Result<Loaded, Error> {
     syscall::open_pin(path).and_then(Loaded::new).map_err(pin(path))
-}
-
-fn pin(path: &Path) -> impl Fn(io::Error) -> Error + '_ {
-    |source| Error::Pin { path: path.to_owned(), source }
 }
 
 /// Returns a name for an object: FNV-1a of its bytes. A version would contain dots, which a bpffs refuses.

@@ -11,39 +11,13 @@ use std::time::Instant;
 use tracing::{debug, warn};
 
 use super::detach::let_go;
-use super::look::{Look, look, place, problem};
-use super::programs::XDP;
-use super::role::Direction;
-use super::upgrade::{self, Place};
-use super::{Datapath, Error, SOCKET_HOOKS, links, xdp};
+use super::error::Error;
+use super::look::{Fault, Look, look, place, problem};
+use super::names::{SOCKET_HOOKS, XDP, attach_type};
+use super::role::{Direction, Role};
+use super::upgrade::Place;
+use super::{Datapath, links, pins};
 use crate::syscall;
-
-/// A fault of an attachment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Fault {
-    /// The pin is gone, and with it the link.
-    Unpinned,
-    /// The link has no target, or the kernel does not run it.
-    Detached,
-    /// The link runs a program that is not ours.
-    Replaced,
-    /// Another program has our place: before ours at ingress, behind ours at egress.
-    Displaced,
-}
-
-impl Fault {
-    pub const ALL: [Self; 4] = [Self::Unpinned, Self::Detached, Self::Replaced, Self::Displaced];
-
-    /// Returns the name that metrics use.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Unpinned => "unpinned",
-            Self::Detached => "detached",
-            Self::Replaced => "replaced",
-            Self::Displaced => "displaced",
-        }
-    }
-}
 
 /// The result of an inspection.
 #[derive(Debug, Default)]
@@ -73,8 +47,7 @@ impl Datapath {
                 findings.is_unpinned = true;
             }
         }
-        // A copy, because the loop removes interfaces that cannot be repaired.
-        let attached: Vec<(u32, (String, super::Role))> =
+        let attached: Vec<(u32, (String, Role))> =
             self.attached.iter().map(|(index, it)| (*index, it.clone())).collect();
         for (index, (name, role)) in attached {
             for direction in Direction::BOTH {
@@ -125,11 +98,11 @@ impl Datapath {
     fn inspect_device(
         &mut self,
         (index, name): (u32, &str),
-        role: super::Role,
+        role: Role,
         direction: Direction,
     ) -> Result<Option<Fault>, Error> {
         let links = self.dir.join("links");
-        let path = links::pin_of(&links, index, direction);
+        let path = pins::of_device(&links, index, direction);
         let failed = |source| Error::Pin { path: path.clone(), source };
         let program = role.program(direction);
         let order = syscall::attached_to_device(index, direction.attach_type());
@@ -145,8 +118,7 @@ impl Datapath {
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
-            // While an upgrade is under way, the program in our place is the one that it replaces.
-            let is_under_way = upgrade::aside(&path).exists();
+            let is_under_way = pins::aside(&path).exists();
             if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
                 return Ok(None);
             }
@@ -175,7 +147,7 @@ impl Datapath {
 
     /// Inspects the XDP link of an interface. It excludes other XDP programs, so only the link itself must be checked.
     fn inspect_accelerated(&mut self, index: u32) -> Result<Option<Fault>, String> {
-        let path = xdp::pin_of(&self.dir.join("links"), index);
+        let path = pins::of_xdp(&self.dir.join("links"), index);
         let look = look(&path, |info| info.device() == index).map_err(|error| error.to_string())?;
         let fault = match look {
             Look::Fault(Fault::Unpinned) if self.is_held(&path) => return Ok(None),
@@ -211,8 +183,7 @@ impl Datapath {
                 Some(Fault::Replaced)
             }
             Look::Link { program, .. } => {
-                let kind = super::programs::attach_type(name);
-                // A link can exist without effect, so the list of programs that run decides.
+                let kind = attach_type(name);
                 let effective = syscall::effective_in_cgroup(cgroup.as_fd(), kind);
                 let is_there = effective.map_err(failed)?.contains(&program);
                 (!is_there).then_some(Fault::Detached)

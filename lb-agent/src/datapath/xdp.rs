@@ -3,34 +3,20 @@
 //!
 //! It is an accelerator, never required: a failure here is a reason in `status`, not an error.
 
-use std::fs::{self, DirEntry};
 use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use super::Error;
-use super::links::remove_pin;
+use super::error::Error;
+use super::pins::{of_xdp, remove_pin};
 use crate::syscall;
 
 /// The reason for operators if another XDP program is attached; the agent tries again later.
 pub const OCCUPIED: &str = "another XDP program is attached; it is left alone";
 
-/// Returns the pin of an interface's XDP link.
-pub(super) fn pin_of(links: &Path, index: u32) -> PathBuf {
-    links.join(format!("{index}-xdp"))
-}
-
-/// Reports whether any interface has the program, judged by pins. True if they cannot be read.
-pub(super) fn is_anywhere(links: &Path) -> bool {
-    let is_its = |entry: io::Result<DirEntry>| {
-        entry.map_or(true, |entry| entry.file_name().as_encoded_bytes().ends_with(b"-xdp"))
-    };
-    fs::read_dir(links).map_or(true, |mut entries| entries.any(is_its))
-}
-
 /// Attaches the program to an interface, or replaces an earlier run's. The error says why it is not attached.
 pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Result<OwnedFd, String> {
-    let path = pin_of(links, index);
+    let path = of_xdp(links, index);
     if let Ok(link) = syscall::open_pin(&path) {
         let is_ours = syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() == index);
         // An update of the link lets no packet pass without a program.
@@ -47,7 +33,7 @@ pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Resul
 
 /// Detaches the program from an interface, if it is there.
 pub(super) fn detach(links: &Path, index: u32) -> Result<(), Error> {
-    remove_pin(&pin_of(links, index))
+    remove_pin(&of_xdp(links, index))
 }
 
 /// Explains the kernel's refusal to operators.
@@ -74,18 +60,5 @@ mod tests {
         assert_eq!(said(libc::EOPNOTSUPP), "its driver does not support XDP");
         assert!(said(libc::ERANGE).starts_with("its driver refuses"));
         assert!(said(libc::EPERM).contains("not permitted"));
-    }
-
-    #[test]
-    fn a_pin_says_that_some_device_has_it() {
-        let directory = tempfile::tempdir().unwrap();
-        let links = directory.path();
-        fs::write(links.join("2-ingress"), "").unwrap();
-        assert!(!is_anywhere(links));
-        fs::write(pin_of(links, 2), "").unwrap();
-        assert!(is_anywhere(links));
-        detach(links, 2).unwrap();
-        assert!(!is_anywhere(links));
-        assert!(is_anywhere(&links.join("nowhere")), "nobody can tell");
     }
 }

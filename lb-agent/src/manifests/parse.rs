@@ -1,37 +1,18 @@
 //! Reads the objects of one file: several documents, lists, YAML or JSON.
 
 mod list;
+mod object;
 mod other;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, Error as _};
+use serde::de::{DeserializeSeed as _, Error as _};
 use serde_saphyr::{Error, Options, with_deserializer_from_str_with_options};
 
 use self::list::List;
+use self::object::Known;
+pub(super) use self::object::Object;
 pub(super) use self::other::Other;
-use crate::snapshot::object::{EndpointSlice, Node, Service, ServiceCidr};
 use crate::snapshot::quoted;
-
-/// An object of a supported kind.
-#[derive(Debug)]
-pub(super) enum Object {
-    Service(Box<Service>),
-    Slice(Box<EndpointSlice>),
-    Node(Box<Node>),
-    ServiceCidr(Box<ServiceCidr>),
-}
-
-impl Object {
-    /// Returns the name of the kind, as manifests write it.
-    pub(super) const fn kind(&self) -> &'static str {
-        match self {
-            Self::Service(_) => "Service",
-            Self::Slice(_) => "EndpointSlice",
-            Self::Node(_) => "Node",
-            Self::ServiceCidr(_) => "ServiceCIDR",
-        }
-    }
-}
 
 /// The content of a file.
 #[derive(Debug, Default)]
@@ -110,26 +91,6 @@ struct ListHeader {
     items: Vec<Header>,
 }
 
-/// The supported kinds, each with one API version.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum StateFile {
-    Service,
-    Slice,
-    Node,
-    ServiceCidr,
-}
-
-impl StateFile {
-    /// Returns the supported API version of the kind.
-    const fn version(self) -> &'static str {
-        match self {
-            Self::Service | Self::Node => "v1",
-            Self::Slice => "discovery.k8s.io/v1",
-            Self::ServiceCidr => "networking.k8s.io/v1",
-        }
-    }
-}
-
 impl Header {
     /// Reads the header of a document in the usual form: both fields on lines of their own, at the margin, as plain
     /// words.
@@ -146,20 +107,20 @@ impl Header {
         Some(Self { api_version: Some(field("apiVersion")?), kind: Some(field("kind")?) })
     }
 
-    fn known(&self) -> Option<StateFile> {
+    fn known(&self) -> Option<Known> {
         let version = self.api_version.as_deref().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
         match (group, self.kind.as_deref()?) {
-            ("", "Service") => Some(StateFile::Service),
-            ("discovery.k8s.io", "EndpointSlice") => Some(StateFile::Slice),
-            ("", "Node") => Some(StateFile::Node),
-            ("networking.k8s.io", "ServiceCIDR") => Some(StateFile::ServiceCidr),
+            ("", "Service") => Some(Known::Service),
+            ("discovery.k8s.io", "EndpointSlice") => Some(Known::Slice),
+            ("", "Node") => Some(Known::Node),
+            ("networking.k8s.io", "ServiceCIDR") => Some(Known::ServiceCidr),
             _ => None,
         }
     }
 
     /// Returns the supported kind. Fails if its API version is not supported.
-    fn read_as(&self) -> Result<Option<StateFile>, Error> {
+    fn read_as(&self) -> Result<Option<Known>, Error> {
         let Some(known) = self.known() else { return Ok(None) };
         let (version, read) = (self.api_version.as_deref().unwrap_or_default(), known.version());
         if version.is_empty() || version == read {
@@ -203,19 +164,6 @@ fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Er
         contents.others.push(Other { line: line + 1, api_version, kind });
     }
     Ok(())
-}
-
-impl<'de> DeserializeSeed<'de> for StateFile {
-    type Value = Object;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {
-        Ok(match self {
-            Self::Service => Object::Service(Box::deserialize(deserializer)?),
-            Self::Slice => Object::Slice(Box::deserialize(deserializer)?),
-            Self::Node => Object::Node(Box::deserialize(deserializer)?),
-            Self::ServiceCidr => Object::ServiceCidr(Box::deserialize(deserializer)?),
-        })
-    }
 }
 
 /// Returns the options of the parser. Files belong to the operator: large ones are read, but bombs made of aliases are

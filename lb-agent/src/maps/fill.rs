@@ -7,8 +7,10 @@ use aya::maps::lpm_trie::Key;
 use lb_common::maps::name;
 
 use super::copy::zero_key;
+use super::error::{Result, batched, named};
+use super::handles::{MapHandle, Maps};
 use super::raw::Raw;
-use super::{MapHandle, Maps, Result, batched, named, walk};
+use super::walk;
 use crate::reconcile::{Limits, Usage};
 
 macro_rules! fills {
@@ -51,11 +53,6 @@ impl Maps {
             lines: capacity(&self.maglev, name::MAGLEV)?,
             sources: capacity(&self.source_ranges, name::SOURCE_RANGES)?,
         })
-    }
-
-    /// Returns the capacity of the tables of protected flows, for IPv4 and IPv6.
-    pub fn flow_capacities(&self) -> Result<[u32; 2]> {
-        Ok([capacity(&self.flows4, name::FLOWS4)?, capacity(&self.flows6, name::FLOWS6)?])
     }
 
     /// Returns name, entries and capacity of every map that can fill up. It walks the maps, so it is too slow for every

@@ -1,6 +1,7 @@
 //! Reads and changes entries of flows, while packets also write them.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
@@ -9,8 +10,11 @@ use aya::maps::{HashMap, MapData};
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
 use lb_common::maps::name;
 
+use super::error::{Error, Result, batched, found};
+use super::fill::capacity;
+use super::handles::{MapHandle as _, Maps};
 use super::raw::Raw;
-use super::{Error, MapHandle as _, Maps, Result, batched, found, walk};
+use super::walk;
 use crate::syscall;
 
 /// The two kinds of tables; each has one map for IPv4 and one for IPv6.
@@ -27,32 +31,57 @@ type Map4 = HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>;
 /// The handle to a table's IPv6 map.
 type Map6 = HashMap<MapData, Raw<FlowKey>, Raw<Flow>>;
 
+/// The two maps of a table, for IPv4 and for IPv6, and their names.
+type Pair<'a> = (&'a Map4, &'a Map6, [&'static str; 2]);
+
+/// The maps of flows.
+#[derive(Clone, Copy)]
+pub struct FlowMaps<'a> {
+    protected: Pair<'a>,
+    transient: Pair<'a>,
+}
+
+impl fmt::Debug for FlowMaps<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FlowMaps").finish_non_exhaustive()
+    }
+}
+
 impl Maps {
-    const fn of(&self, table: Table) -> (&Map4, &Map6, [&'static str; 2]) {
+    /// The maps of flows.
+    pub const fn flows(&self) -> FlowMaps<'_> {
+        FlowMaps {
+            protected: (&self.flows4, &self.flows6, [name::FLOWS4, name::FLOWS6]),
+            transient: (&self.transient4, &self.transient6, [name::TRANSIENT4, name::TRANSIENT6]),
+        }
+    }
+}
+
+impl FlowMaps<'_> {
+    const fn of(&self, table: Table) -> &Pair<'_> {
         match table {
-            Table::Protected => (&self.flows4, &self.flows6, [name::FLOWS4, name::FLOWS6]),
-            Table::Transient => {
-                (&self.transient4, &self.transient6, [name::TRANSIENT4, name::TRANSIENT6])
-            }
+            Table::Protected => &self.protected,
+            Table::Transient => &self.transient,
         }
     }
 
+    /// How many entries of answered flows there can be, of IPv4 and of IPv6.
+    pub fn capacities(&self) -> Result<[u32; 2]> {
+        let (map4, map6, [name4, name6]) = self.protected;
+        Ok([capacity(map4, name4)?, capacity(map6, name6)?])
+    }
+
     /// Calls `see` for every entry of a table.
-    pub fn flows(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
-        self.flows_while(table, |key, flow| {
+    pub fn walk(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
+        self.walk_while(table, |key, flow| {
             see(key, flow);
             true
         })
     }
 
     /// Calls `see` for the entries of a table until it returns false.
-    fn flows_while(
-        &self,
-        table: Table,
-        mut see: impl FnMut(&FlowKey, &Flow) -> bool,
-    ) -> Result<()> {
-        let (map4, map6, [name4, name6]) = self.of(table);
-        // Entries of IPv4 have a map of their own with shorter keys and are widened here.
+    fn walk_while(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow) -> bool) -> Result<()> {
+        let (map4, map6, [name4, name6]) = *self.of(table);
         let (zero, mut goes_on) = ((Raw::default(), Raw::default()), true);
         let walked = walk::walk(map4.data(), zero, |key: &Raw<FlowKey4>, flow| {
             let flow: &Raw<Flow4> = flow;
@@ -73,14 +102,14 @@ impl Maps {
 
     /// Calls `see` for every entry that `is_meant` selects, as packets find it, until it fails. There may be a million
     /// entries, so only a hash is kept of each.
-    pub fn each_flow<E: From<Error>>(
+    pub fn each<E: From<Error>>(
         &self,
         is_meant: impl Fn(&FlowKey, &Flow) -> bool,
         mut see: impl FnMut(&FlowKey, &Flow) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         let (hasher, mut seen) = (RandomState::new(), HashSet::new());
         let mut outcome = Ok(());
-        self.flows_while(Table::Protected, |key, flow| {
+        self.walk_while(Table::Protected, |key, flow| {
             if is_meant(key, flow) && seen.insert(hasher.hash_one(key)) {
                 outcome = see(key, flow);
             }
@@ -94,10 +123,10 @@ impl Maps {
             if !is_meant(key, flow) || seen.contains(&hasher.hash_one(key)) {
                 return Ok(());
             }
-            let flow = self.flow_in(Table::Protected, key)?.unwrap_or(*flow);
+            let flow = self.get_in(Table::Protected, key)?.unwrap_or(*flow);
             if is_meant(key, &flow) { see(key, &flow) } else { Ok(()) }
         };
-        self.flows_while(Table::Transient, |key, flow| {
+        self.walk_while(Table::Transient, |key, flow| {
             outcome = see_transient(key, flow);
             outcome.is_ok()
         })?;
@@ -105,9 +134,9 @@ impl Maps {
     }
 
     /// Returns every entry as packets find it.
-    pub fn all_flows(&self) -> Result<Vec<(FlowKey, Flow)>> {
+    pub fn all(&self) -> Result<Vec<(FlowKey, Flow)>> {
         let mut all = Vec::new();
-        self.each_flow(
+        self.each(
             |_, _| true,
             |key, flow| {
                 all.push((*key, *flow));
@@ -118,15 +147,15 @@ impl Maps {
     }
 
     /// Returns an entry as packets find it, if it exists.
-    pub fn flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
-        match self.flow_in(Table::Protected, key)? {
-            None => self.flow_in(Table::Transient, key),
+    pub fn get(&self, key: &FlowKey) -> Result<Option<Flow>> {
+        match self.get_in(Table::Protected, key)? {
+            None => self.get_in(Table::Transient, key),
             flow => Ok(flow),
         }
     }
 
-    fn flow_in(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
-        let (map4, map6, [name4, name6]) = self.of(table);
+    fn get_in(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
+        let (map4, map6, [name4, name6]) = *self.of(table);
         if key.is_v4() {
             let flow = found(map4.get(&Raw(FlowKey4::of(key)), 0), name4)?;
             Ok(flow.map(|flow| flow.0.whole()))
@@ -136,42 +165,42 @@ impl Maps {
     }
 
     /// Removes a protected entry, and returns its value at that moment; `None` if it does not exist.
-    pub fn take_flow(&self, key: &FlowKey) -> Result<Option<Flow>> {
+    pub fn take(&self, key: &FlowKey) -> Result<Option<Flow>> {
+        let (map4, map6, [name4, name6]) = self.protected;
         if key.is_v4() {
-            let flow = take(&self.flows4, &Raw(FlowKey4::of(key)), name::FLOWS4)?;
+            let flow = take(map4, &Raw(FlowKey4::of(key)), name4)?;
             return Ok(flow.map(|flow| flow.0.whole()));
         }
-        Ok(take(&self.flows6, &Raw(*key), name::FLOWS6)?.map(|flow| flow.0))
+        Ok(take(map6, &Raw(*key), name6)?.map(|flow| flow.0))
     }
 
     /// Restores an entry that was removed, unless a packet has recreated it, or the map has become full.
-    pub fn restore_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
-        self.write_flow(key, flow, walk::NO_EXIST, &[libc::EEXIST, libc::E2BIG])
+    pub fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
+        self.write(key, flow, walk::NO_EXIST, &[libc::EEXIST, libc::E2BIG])
     }
 
     /// Overwrites an entry, if it exists, in the table that its value belongs to.
-    pub fn replace_flow(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
-        self.write_flow(key, flow, walk::EXIST, &[libc::ENOENT])
+    pub fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<()> {
+        self.write(key, flow, walk::EXIST, &[libc::ENOENT])
     }
 
     /// Removes entries from both kinds of tables.
-    pub fn remove_flows(&self, keys: &[FlowKey]) -> Result<()> {
+    pub fn remove(&self, keys: &[FlowKey]) -> Result<()> {
         let (v4, v6): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
         let v4: Vec<Raw<FlowKey4>> = v4.iter().map(|key| Raw(FlowKey4::of(key))).collect();
         let v6: Vec<Raw<FlowKey>> = v6.into_iter().map(Raw).collect();
         // Protected entries first: until the second pass, packets find at most an older transient copy.
         for table in [Table::Protected, Table::Transient] {
-            let (map4, map6, [name4, name6]) = self.of(table);
+            let (map4, map6, [name4, name6]) = *self.of(table);
             walk::remove(map4.data(), &v4).map_err(batched(name4))?;
             walk::remove(map6.data(), &v6).map_err(batched(name6))?;
         }
         Ok(())
     }
 
-    fn write_flow(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
-        // Protected flows have a map of their own, where new flows cannot displace them.
+    fn write(&self, key: &FlowKey, flow: &Flow, flags: u64, fine: &[i32]) -> Result<()> {
         let table = if flow.is_protected() { Table::Protected } else { Table::Transient };
-        let (map4, map6, [name4, name6]) = self.of(table);
+        let (map4, map6, [name4, name6]) = *self.of(table);
         let (name, written) = if key.is_v4() {
             let fd: BorrowedFd<'_> = map4.data().fd().as_fd();
             let (key, flow) = (Raw(FlowKey4::of(key)), Raw(Flow4::of(flow)));

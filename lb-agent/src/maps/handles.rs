@@ -7,8 +7,8 @@ use std::time::Instant;
 use aya::Pod;
 use aya::maps::{Array, HashMap, IterableMap as _, LpmTrie, Map, MapData, PerCpuArray};
 
+use super::error::{Result, named};
 use super::raw::Raw;
-use super::{Result, named};
 
 /// Returns the type of a handle, by the kind of its map.
 macro_rules! handle {

@@ -5,8 +5,10 @@ use std::os::fd::AsFd as _;
 
 use lb_common::maps::name;
 
+use super::error::{Result, batched};
 use super::fill::capacity;
-use super::{MapHandle as _, Maps, Result, batched, walk};
+use super::handles::{MapHandle as _, Maps};
+use super::walk;
 use crate::syscall;
 
 impl Maps {

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use aya::maps::MapData;
 
+use super::error::{Result, batched, named};
 use super::shape::{SHAPES, kind};
-use super::{Result, batched, named};
 
 /// The description of one map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

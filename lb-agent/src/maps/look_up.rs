@@ -9,8 +9,9 @@ use lb_common::flow::{Affinity, Client, DIRECT_SEEN};
 use lb_common::maps::name;
 use lb_common::service::{Line, Source};
 
+use super::error::{Result, batched, found, named};
+use super::handles::{MapHandle as _, Maps};
 use super::raw::Raw;
-use super::{MapHandle as _, Maps, Result, batched, found, named};
 use crate::syscall;
 
 impl Maps {

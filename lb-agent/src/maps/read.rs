@@ -9,9 +9,10 @@ use lb_common::flow::{Affinity, Client};
 use lb_common::maps::name;
 use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 
+use super::error::{Result, batched, found, named};
+use super::handles::{MapHandle, Maps};
 use super::raw::Raw;
 use super::walk::walk;
-use super::{MapHandle, Maps, Result, batched, found, named};
 use crate::reconcile::Actual;
 
 impl Maps {

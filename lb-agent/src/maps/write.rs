@@ -12,9 +12,11 @@ use lb_common::hash::{self, LineOfPorts};
 use lb_common::maps::name;
 use lb_common::service::Backend;
 
+use super::error::{Result, batched, named};
 use super::filter::elements;
+use super::handles::{MapHandle, Maps};
 use super::raw::Raw;
-use super::{MapHandle, Maps, Result, batched, named, walk};
+use super::walk;
 use crate::reconcile::{GRACE, Op};
 use crate::syscall;
 

@@ -1,6 +1,6 @@
 //! Decides which interfaces get the XDP program, from the setting and the kind of interface.
 
-use super::{Head, Link, LinkKind};
+use super::view::{Head, Link, LinkKind};
 use crate::config::Acceleration;
 
 /// The known facts about the hardware of an interface.

@@ -5,6 +5,8 @@
 //! reported. Beside a veth they are a second network of the pod: then they matter only if the pod's route to a Service
 //! leads through them.
 
+pub(super) mod device;
+mod inside;
 mod look;
 mod routes;
 
@@ -12,55 +14,10 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
+pub use self::device::{Hidden, Reason};
 pub(super) use self::look::find;
 use self::routes::Routes;
-use super::{Link, LinkKind, View};
-
-/// An interface of a pod that no program of this host serves.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Hidden {
-    /// Name in the pod's network namespace.
-    pub name: String,
-    /// Name of the network namespace.
-    pub namespace: String,
-    pub reason: Reason,
-    /// Routes of the namespace, if the pod also has an interface that is served.
-    pub(super) beside: Option<Routes>,
-}
-
-/// The reason why no program serves the interface. Numbers are interface indices of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
-    /// A macvlan, ipvlan or VLAN over this interface.
-    Over(u32),
-    /// A network card that was moved to the pod.
-    Card,
-    /// A netkit in mode l3 whose other end is this interface.
-    NetkitL3(u32),
-}
-
-/// Returns the hidden interfaces of a namespace in which our namespace has the id `number`.
-fn hidden(view: &View, number: i32, namespace: &str, routes: &[routes::Route]) -> Vec<Hidden> {
-    let is_ours = |link: &&Link| link.elsewhere == Some(number);
-    let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
-    let has_veth = view.links.values().filter(is_ours).any(is_served);
-    let device = |(index, link): (&u32, &Link)| {
-        let reason = if link.kind == LinkKind::Over && is_ours(&link) {
-            Reason::Over(link.peer?)
-        } else if link.kind == LinkKind::Netkit && is_ours(&link) {
-            Reason::NetkitL3(link.peer?)
-        } else if link.is_card && link.is_up {
-            Reason::Card
-        } else {
-            return None;
-        };
-        // A netkit always leads to this host, so the pod expects Services there.
-        let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
-        let beside = has_other.then(|| Routes::by(*index, routes));
-        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })
-    };
-    view.links.iter().filter_map(device).collect()
-}
+use super::view::View;
 
 /// Returns the problems for operators. `networks`, those of Services, is only called if routes matter.
 pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
@@ -102,7 +59,9 @@ pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<
 
 #[cfg(test)]
 mod tests {
+    use super::inside::hidden;
     use super::*;
+    use crate::node::view::{Link, LinkKind};
 
     const OURS: i32 = 7;
 

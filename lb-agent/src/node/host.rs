@@ -3,35 +3,22 @@
 //!
 //! Both belong to the network namespace. The earlier values are saved, and `lb-agent cleanup` restores them.
 
+mod error;
 mod loopback;
 mod routes;
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::watch::Receiver;
 use tracing::{info, warn};
 
+pub use error::Error;
 use loopback::Loopback;
 pub use routes::Frontends;
 
 /// Interval of checks: `sysctl --system` and network managers restore their own values.
 const AGAIN: Duration = Duration::from_secs(30);
-
-/// An error of preparing the stack.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A netlink socket or a file is not usable.
-    #[error("{0}")]
-    System(&'static str, #[source] io::Error),
-    /// The kernel refused a request.
-    #[error("{0}")]
-    Netlink(&'static str, #[source] rtnetlink::Error),
-    /// There is no loopback interface.
-    #[error("no loopback interface")]
-    NoLoopback,
-}
 
 /// Opens a netlink connection; its task ends with the handle.
 fn connect() -> Result<rtnetlink::Handle, Error> {

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeSet;
 
-use super::roles::Identity;
-use super::{Address, Link, LinkKind, View};
+use super::identity::Identity;
+use super::view::{Address, Link, LinkKind, View};
 
 /// Facts about all interfaces of a view, computed once.
 #[derive(Debug)]

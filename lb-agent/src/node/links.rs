@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
-use super::View;
+use super::view::View;
 use super::watch::{enlarge, is_whole, put, read};
 use crate::netlink::{DONE, DUMP, ERROR, message, next};
 

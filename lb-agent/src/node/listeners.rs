@@ -28,12 +28,11 @@ pub fn of(asked: &BTreeSet<Frontend>) -> Result<BTreeSet<Frontend>> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 
     use lb_common::addr::Port;
 
     use super::*;
-    use crate::reconcile::wire;
 
     #[test]
     fn sockets_at_an_address_are_found_and_those_at_the_wildcard_are_not() -> Result<()> {
@@ -43,7 +42,8 @@ mod tests {
             let everywhere = TcpListener::bind(("0.0.0.0", 0))?;
             let _stream = TcpStream::connect(tcp.local_addr()?)?;
             let at = |port, protocol| {
-                Frontend::new(wire(ip.parse().expect("an address")), Port::new(port), protocol)
+                let ip: IpAddr = ip.parse().expect("an address");
+                Frontend::new(ip.into(), Port::new(port), protocol)
             };
             let listening = BTreeSet::from([
                 at(tcp.local_addr()?.port(), Protocol::TCP),

@@ -8,7 +8,7 @@ use lb_common::flow::Tuple;
 use lb_common::service::Frontend;
 
 use super::sockets::{self, Next, Socket};
-use crate::takeover::{self, Connection};
+use crate::netfilter::conntrack::{self, Connection, Which};
 
 /// Returns the tuples of packets that arrive for connected sockets, for local ends that `is_meant` selects.
 pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
@@ -26,7 +26,7 @@ pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tu
 
 /// Returns the tuples of replies to connections that netfilter tracks, for destinations that `is_meant` selects.
 pub fn followed(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
-    let kept = takeover::kept(|Connection { reply: to, protocol, .. }| {
+    let kept = conntrack::list(Which::Kept, |Connection { reply: to, protocol, .. }| {
         is_meant(&Frontend::new(to.destination, to.destination_port, *protocol))
     })?;
     Ok(kept.into_iter().map(|connection| (connection.protocol, connection.reply)).collect())
@@ -36,10 +36,9 @@ pub fn followed(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, T
 mod tests {
     use std::net::{SocketAddr, TcpListener, TcpStream};
 
-    use lb_common::addr::Port;
+    use lb_common::addr::{Ip, Port};
 
     use super::*;
-    use crate::reconcile::wire;
 
     #[test]
     fn connected_sockets_are_found_by_their_own_end() -> Result<()> {
@@ -47,7 +46,7 @@ mod tests {
             let listener = TcpListener::bind((ip, 0))?;
             let client = TcpStream::connect(listener.local_addr()?)?;
             let (own, peer) = (client.local_addr()?, client.peer_addr()?);
-            let end = |of: SocketAddr| Endpoint::new(wire(of.ip()), Port::new(of.port()));
+            let end = |of: SocketAddr| Endpoint::new(Ip::from(of.ip()), Port::new(of.port()));
             let local = Frontend::new(end(own).ip, end(own).port, Protocol::TCP);
             let found = sockets(|it| *it == local)?;
             assert_eq!(found, [(Protocol::TCP, Tuple::new(end(peer), end(own)))]);

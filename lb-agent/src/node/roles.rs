@@ -1,50 +1,16 @@
 //! Decides the role of each interface, from links, addresses, routes and the patterns of the operator.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 
-use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
-use super::hidden::Reason;
+use super::hidden::device::Reason;
+use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::Sources;
-use super::{Head, Link, LinkKind, Pattern, Primary, View};
-use crate::config::NodePortAddresses;
+use super::view::{Head, Link, LinkKind, View};
 use crate::datapath::Role;
-use crate::reconcile::wire;
-
-/// The facts about the node besides its links.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Identity {
-    /// Addresses of the Node object; empty until it is known.
-    pub addresses: Vec<IpAddr>,
-    /// Primary address of each family.
-    pub primary: Primary,
-    /// Known prefixes of pods: `podCIDRs` of the Node, and `clusterCIDR`; may be empty.
-    pub pod_ranges: Vec<IpNet>,
-    /// `--external-device`: if not empty, only these interfaces are external.
-    pub external: Vec<Pattern>,
-    /// `--pod-device`: if not empty, only these interfaces are pods'.
-    pub pods: Vec<Pattern>,
-    /// Addresses that serve `NodePorts`.
-    pub node_ports: NodePortAddresses,
-    /// Interfaces whose packets count as those of local pods.
-    pub local_clients: LocalClients,
-}
-
-/// Selects the interfaces whose packets count as those of local pods (contract 3.4).
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum LocalClients {
-    /// All interfaces of pods.
-    #[default]
-    PodDevices,
-    /// The bridge of this name, and its ports.
-    Bridge(String),
-    /// Interfaces whose names begin with this prefix.
-    Prefix(String),
-}
 
 /// An interface that gets programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,8 +56,7 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
         let primary = if own.ip.is_ipv4() { node.primary.v4 } else { node.primary.v6 };
         let accepts = node.node_ports.accepts(own.ip, primary);
         let bits = address::NODE | if accepts { address::NODE_PORTS } else { 0 };
-        // An address can be on several interfaces.
-        *all.entry(wire(own.ip)).or_default() |= bits;
+        *all.entry(Ip::from(own.ip)).or_default() |= bits;
     }
     all
 }

@@ -2,14 +2,10 @@
 
 use std::fs;
 use std::hash::{BuildHasher as _, RandomState};
-use std::io;
 use std::ops::RangeInclusive;
-use std::os::unix::net::UnixDatagram;
 
 use lb_common::addr::Ip;
 use lb_common::config::USUAL_NODE_PORTS;
-
-use crate::syscall;
 
 /// Source address of packets from a pod to itself: the IPv4 dummy address (RFC 7600), which is not routed and on no
 /// link.
@@ -34,11 +30,6 @@ pub fn ports_of_translated_sources() -> RangeInclusive<u16> {
 /// Returns a random number other than zero.
 pub fn secret() -> u32 {
     RandomState::new().hash_one(0_u8) as u32 | 1
-}
-
-/// Returns the cookie of our network namespace. Linux 5.14.
-pub fn netns_cookie() -> io::Result<u64> {
-    syscall::netns_cookie(UnixDatagram::unbound()?)
 }
 
 /// Reads `net.ipv4.ip_local_port_range` of our network namespace.

@@ -7,8 +7,8 @@ use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
 
-use super::{Address, Link, Primary, View};
-use crate::reconcile::wire;
+use super::identity::Primary;
+use super::view::{Address, Link, View};
 
 /// The addresses of an interface, for a node.
 #[derive(Clone, Copy, Debug)]
@@ -30,7 +30,7 @@ impl<'a> Sources<'a> {
         let global = all.find(|own| own.is_global).map(|own| own.ip);
         let node = if v4 { self.primary.v4 } else { self.primary.v6 }.filter(is_family);
         let any = || own().next().map(|own| own.ip);
-        global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, wire)
+        global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, Ip::from)
     }
 
     /// Returns flags of [`Device`] for the families in which the kernel's route selects the source: those with
@@ -45,7 +45,7 @@ impl<'a> Sources<'a> {
         let families = [true, false].map(|v4| (v4, self.has_several(v4)));
         let is_chosen = |ip: &IpAddr| families.contains(&(ip.is_ipv4(), true));
         let mut all: Vec<Ip> =
-            self.global().map(|own| own.ip).filter(is_chosen).map(wire).collect();
+            self.global().map(|own| own.ip).filter(is_chosen).map(Ip::from).collect();
         all.sort();
         all
     }

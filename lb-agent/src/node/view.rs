@@ -9,7 +9,7 @@ use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::LinkMessage;
 
 use self::message::{address, link};
-use super::hidden::Hidden;
+use super::hidden::device::Hidden;
 use super::ways::Ways;
 
 /// The kind of a link, as far as it matters here.

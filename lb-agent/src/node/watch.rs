@@ -1,6 +1,6 @@
 //! Follows the links, addresses and routes of our network namespace.
 
-mod events;
+pub(super) mod events;
 mod routes;
 
 use std::os::fd::{AsFd as _, BorrowedFd};
@@ -23,8 +23,9 @@ use tracing::{debug, warn};
 use self::events::{apply, apply_route};
 pub(super) use self::events::{is_whole, put, read};
 use self::routes::Routes;
+use super::view::View;
 use super::ways::{Asks, Ways};
-use super::{View, hidden, nexthops};
+use super::{hidden, nexthops};
 
 /// Interval at which links and addresses are listed again. The kernel reports dropped events, so this only limits other
 /// errors.

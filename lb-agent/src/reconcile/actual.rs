@@ -12,13 +12,17 @@ use lb_common::service::{
     Backend, BackendId, Flags, Frontend, Line, Service, ServiceId, Set, Source,
 };
 
-use super::frontends::key;
-use super::kept;
+use super::capacity::{Limits, Room};
+use super::frontends::{Frontends, key};
+use super::names::Names;
 use super::port::{Members, Port};
+use super::ports::Ports;
+use super::refused::Refused;
+use super::rows::Rows;
 use super::rows_by_endpoint::RowsByEndpoint;
-use super::{
-    Frontends, Limits, Range, Reconciler, Rows, SlotRanges, Sources, Transaction, selection,
-};
+use super::slot_ranges::{Range, SlotRanges};
+use super::sources::Sources;
+use super::{Reconciler, Transaction, kept, selection};
 use crate::plan::{FrontendKind, PortKey, PortPlan, ServiceName};
 
 /// The content of the maps.
@@ -90,22 +94,18 @@ impl Reconciler {
         let highest = services.chain(orphans.keys().copied()).max().unwrap_or(0);
         let kept = kept::of(actual.services.iter().map(|(frontend, service)| (frontend, service)));
         let mut reconciler = Self {
-            limits,
             settings: actual.settings,
-            ids: BTreeMap::new(),
-            ports: BTreeMap::new(),
-            refused: BTreeMap::new(),
+            names: Names::after(highest),
+            ports: Ports::after(orphans),
+            refused: Refused::default(),
             frontends: Frontends::new(actual.services.into_iter().collect(), &actual.settings, now),
-            rows: Rows::new(limits.backends, actual.backends),
-            lines: SlotRanges::new(limits.lines, &ranges),
-            sources,
-            orphans,
-            next_id: highest + 1,
-            naming: 0,
-            named: Vec::new(),
-            has_room: false,
+            room: Room {
+                limits,
+                rows: Rows::new(limits.backends, actual.backends),
+                lines: SlotRanges::new(limits.lines, &ranges),
+                sources,
+            },
             kept,
-            youngest: (0, String::new()),
         };
         reconciler.keep_strays(stray_rows, stray_sets);
         reconciler
@@ -120,13 +120,13 @@ impl Reconciler {
         let mine = |service: &&Service| {
             !service.flags.has(Flags::LEAVING) && !service.flags.has(Flags::EXTERNAL)
         };
-        service.filter(mine).map(|service| service.id).find(|id| self.orphans.contains_key(id))
+        service.filter(mine).map(|service| service.id).find(|id| self.ports.has_orphan(*id))
     }
 
     /// Keeps rows and sets without a service as orphans, so that they are freed with the orphans that no plan claims.
     fn keep_strays(&mut self, rows: Vec<BackendId>, sets: Vec<Set>) {
         let row = |row: BackendId| {
-            let backend = self.rows.get(row);
+            let backend = self.room.rows.get(row);
             let mut port = Port::orphan();
             let endpoint = Endpoint::new(backend.ip, backend.port);
             port.rows.insert(endpoint, row);
@@ -135,15 +135,14 @@ impl Reconciler {
         let set = |set| Port { cluster: Members { set, ids: Vec::new() }, ..Port::orphan() };
         let ports: Vec<Port> = rows.into_iter().map(row).chain(sets.into_iter().map(set)).collect();
         for port in ports {
-            drop(self.orphans.insert(self.next_id, port));
-            self.next_id += 1;
+            self.ports.add_orphan(self.names.take(), port);
         }
     }
 
     /// Abandons the orphans that no plan has claimed.
     pub(super) fn abandon_orphans(&mut self, now: Duration, transaction: &mut Transaction) {
-        for (id, orphan) in std::mem::take(&mut self.orphans) {
-            self.abandon(id, &orphan, now, transaction);
+        for (id, orphan) in self.ports.take_orphans() {
+            self.room.abandon(id, &orphan, now, transaction);
         }
     }
 }

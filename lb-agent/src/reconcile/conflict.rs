@@ -34,6 +34,6 @@ impl Reconciler {
     }
 
     fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = &Port> {
-        self.frontends.claimants(frontend).filter_map(|id| self.ports.get(&id).map(|port| &**port))
+        self.frontends.claimants(frontend).filter_map(|id| self.ports.get(id))
     }
 }

@@ -242,8 +242,8 @@ const fn is_mark(service: &Service) -> bool {
 }
 
 /// Returns the key of a planned frontend.
-pub(super) const fn key(plan: &FrontendPlan, protocol: Protocol) -> Frontend {
-    let ip = super::wire(plan.ip);
+pub(super) fn key(plan: &FrontendPlan, protocol: Protocol) -> Frontend {
+    let ip = Ip::from(plan.ip);
     let port = WirePort::new(plan.port);
     match plan.kind {
         FrontendKind::NodePort => Frontend::node_port(ip, port, protocol),

@@ -12,7 +12,8 @@ use reading::{claims, flags, lean, rank};
 
 use super::frontends::key;
 use super::rows_by_endpoint::RowsByEndpoint;
-use super::{GRACE, Range, Reconciler, Refusal, Transaction};
+use super::slot_ranges::Range;
+use super::{Reconciler, Refusal, Transaction};
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
 /// The result of placing a plan.
@@ -100,74 +101,39 @@ impl Reconciler {
         now: Duration,
         transaction: &mut Transaction,
     ) -> Outcome {
-        let known = self.ids.get(&plan.key).copied();
-        // Many updates of a Service or slice change nothing for packets.
-        if known.and_then(|id| self.ports.get(&id)).is_some_and(|port| port.plan == plan) {
+        let known = self.names.get(&plan.key);
+        if known.and_then(|id| self.ports.get(id)).is_some_and(|port| port.plan == plan) {
             return Outcome::Placed;
         }
-        // After a restart, a port takes over the number of the entries it had, so that its flows and affinities stay
-        // valid.
-        let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or(self.next_id);
+        let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or_else(|| self.names.next());
         if let Err(lack) = self.place(id, &plan, now, transaction) {
             let waits = self.make_room(&plan, lack, now, transaction);
-            drop(self.refused.insert(plan.key.clone(), (lack.refusal, plan)));
+            self.refused.insert(lack.refusal, plan);
             return if waits { Outcome::Waits } else { Outcome::Refused };
         }
-        if plan.age > self.youngest {
-            self.youngest.clone_from(&plan.age);
-        }
-        if id == self.next_id {
-            self.next_id += 1;
-        }
-        if known.is_none() {
-            self.ids.insert(plan.key.clone(), id);
-            self.naming += 1;
-            self.named.push(id);
-        }
+        self.ports.note_age(&plan.age);
+        self.names.give(&plan.key, id);
         self.claim(id, lean(plan), transaction);
         Outcome::Placed
     }
 
     /// Removes a port, and retires its rows and sets for a grace period.
     pub(super) fn remove(&mut self, key: &PortKey, now: Duration, transaction: &mut Transaction) {
-        let Some(id) = self.ids.remove(key) else {
+        let Some(id) = self.names.remove(key) else {
             return;
         };
-        let Some(port) = self.ports.remove(&id) else {
+        let Some(port) = self.ports.remove(id) else {
             return;
         };
-        // The state file has its name no longer.
-        self.naming += 1;
         for (frontend, kind) in claims(&port.plan) {
             self.frontends.release(frontend, kind, id, &mut transaction.dirty);
         }
-        self.abandon(id, &port, now, transaction);
-    }
-
-    /// Frees the rows, sets, sources and affinity of a service that no plan claims any more.
-    pub(super) fn abandon(
-        &mut self,
-        id: ServiceId,
-        port: &Port,
-        now: Duration,
-        transaction: &mut Transaction,
-    ) {
-        for row in port.rows.rows() {
-            // Not reused before the grace period is over: a packet may still read them.
-            self.rows.retire(row, now + GRACE, &mut transaction.after);
-        }
-        for range in port.ranges() {
-            self.lines.retire(range, now + GRACE);
-        }
-        self.sources.set(id, &[], &mut transaction.before, &mut transaction.after);
-        if port.plan.affinity.is_some() {
-            transaction.forgotten.insert(id);
-        }
+        self.room.abandon(id, &port, now, transaction);
     }
 
     /// Claims the frontends of a plan, and releases those of the previous one.
     fn claim(&mut self, id: ServiceId, plan: PortPlan, transaction: &mut Transaction) {
-        let Some(port) = self.ports.get_mut(&id) else {
+        let Some(port) = self.ports.get_mut(id) else {
             return;
         };
         // If affinity is switched on again later, clients must not return to their old backends.

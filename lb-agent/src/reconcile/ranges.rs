@@ -5,6 +5,7 @@
 //! ones would be wrong.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use ipnet::IpNet;
 use lb_common::addr::{Ip, Port};
@@ -56,7 +57,7 @@ impl Ranges {
     /// Returns the networks of `ClusterIP`s: the `ServiceCIDR`s, and single addresses outside them.
     pub(super) fn of_cluster_ips(&self) -> BTreeSet<IpNet> {
         let singles = self.cluster.keys().filter(|ip| !self.is_given(ip));
-        let singles = singles.map(|ip| IpNet::from(crate::show::words::ip(*ip)));
+        let singles = singles.map(|ip| IpNet::from(IpAddr::from(*ip)));
         self.given().chain(singles).collect()
     }
 

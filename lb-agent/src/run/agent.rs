@@ -14,16 +14,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::{debug, warn};
 
-use super::End;
 use super::devices::Devices;
 use super::early_drops::EarlyDrops;
+use super::error::End;
 use super::grace_clock::GraceClock;
 use super::kubernetes;
 use super::open_connections::OpenConnections;
 use super::service_manager::ServiceManager;
 use super::state::State;
 use super::stop::Stop;
-use super::upkeep::INSPECTION;
 use super::writer::Writer;
 use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
@@ -36,6 +35,9 @@ use crate::snapshot::Event;
 use crate::sweep::Report;
 use crate::takeover::Takeover;
 use crate::tracker::{Effect, Tracker};
+
+/// Nobody tells of a program that is detached: looking is a few system calls a device.
+pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 
 /// Number of Services that are planned before their operations are written. The operations of a whole cluster at once
 /// would take much memory.

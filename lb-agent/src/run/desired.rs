@@ -5,12 +5,14 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::{Error, StateFile, start_source, tracker};
-use crate::cli;
+use super::error::Error;
+use super::start::{start_source, tracker};
 use crate::config::Config;
+use crate::config::flags::Run;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::reconcile::Change;
 use crate::snapshot::{Finding, ViewHealth};
+use crate::state_file::StateFile;
 
 /// Time limit for the objects to arrive.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -28,7 +30,7 @@ pub struct Intent {
 
 /// Reads the source once and returns what the agent of this node would program. Without `--hostname-override` the node
 /// is that of the last run.
-pub async fn intent(options: &cli::Run, config: &Config) -> Result<Intent, Error> {
+pub async fn intent(options: &Run, config: &Config) -> Result<Intent, Error> {
     let known = StateFile::read(&config.bpf_dir.value);
     let is_named = config.hostname.is_set() || known.node.is_empty();
     let node = if is_named { config.node() } else { known.node };

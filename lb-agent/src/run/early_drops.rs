@@ -2,6 +2,7 @@
 //! ([`raw_rules`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use lb_common::addr::Ip;
@@ -9,7 +10,6 @@ use tracing::{debug, warn};
 
 use crate::node::raw_rules;
 use crate::reconcile::Reconciler;
-use crate::show::words;
 
 /// Interval between readings of the rules, which take a few system calls.
 const PERIOD: Duration = Duration::from_secs(10);
@@ -40,11 +40,11 @@ impl EarlyDrops {
         }
         let backends = reconciler.backends_among(&self.dropped.keys().copied().collect());
         for backend in backends.difference(&self.named) {
-            let backend = words::ip(*backend);
+            let backend = IpAddr::from(*backend);
             warn!(%backend, "rules of this node drop packets to a backend");
         }
         let problem = |backend: &Ip| {
-            let (chain, backend) = (self.dropped.get(backend)?, words::ip(*backend));
+            let (chain, backend) = (self.dropped.get(backend)?, IpAddr::from(*backend));
             Some(format!(
                 "backend {backend}: {chain} drops packets to it, also those to its Services; if the \
                  rule is Docker's, publish the port or set allow-direct-routing in Docker"

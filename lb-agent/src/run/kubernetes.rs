@@ -10,16 +10,15 @@ use lb_common::service::ServiceId;
 use tracing::{info, warn};
 
 use super::devices::address;
-use super::name;
 use crate::health_check::{Addresses, HealthChecks, Where};
 use crate::kube_events::{Events, Note};
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::plan::{Family, PortKey, ServiceName};
 use crate::reconcile::Reconciler;
-use crate::show::words;
 use crate::snapshot::{Finding, Kind, NodeSpec};
 use crate::tracker::Tracker;
 use crate::translate::Translated;
+use crate::words;
 
 /// Largest number of Services that are logged at a time.
 const NAMED: usize = 20;
@@ -135,7 +134,7 @@ impl Shown {
                 // The log names a loser once. Events are queued each time; their sender limits them.
                 let is_new = losers.insert(loser.clone()) && !self.losers.contains(loser);
                 if is_new && losers.len() <= NAMED {
-                    let (loser, winner) = (name(loser), name(&conflict.winner));
+                    let (loser, winner) = (loser.to_string(), conflict.winner.to_string());
                     let frontend = words::frontend(&conflict.frontend);
                     warn!(
                         loser,
@@ -155,7 +154,7 @@ impl Shown {
         self.losers = losers;
         let (mut refused, mut told) = (BTreeSet::new(), 0_usize);
         for (key, refusal) in reconciler.refused() {
-            let (service, map) = (name(key), refusal.map());
+            let (service, map) = (key.to_string(), refusal.map());
             if !self.refused.contains(key) {
                 told += 1;
                 // The number of log lines is limited: a full map can refuse thousands of ports.
@@ -177,7 +176,7 @@ impl Shown {
             warn!(more = told - NAMED, "more Service ports are not served; see `lb-agent status`");
         }
         for key in self.refused.difference(&refused).take(NAMED) {
-            info!(service = name(key), "Service port is served again");
+            info!(service = key.to_string(), "Service port is served again");
         }
         self.refused = refused;
         for (id, why) in unwritten {

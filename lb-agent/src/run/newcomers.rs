@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
-use super::Error;
+use super::error::Error;
 use crate::datapath::{Datapath, Newcomer, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;

@@ -10,8 +10,8 @@ use tokio::fs::read_to_string;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use crate::cli;
 use crate::config::Config;
+use crate::config::flags::Run;
 
 /// Interval between readings. A `ConfigMap` takes a minute to reach the file; reading it is cheap.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 ///
 /// `read` is the text that was read before the programs were verified, which takes seconds: a change meanwhile must not
 /// be missed.
-pub(super) async fn changed(options: &cli::Run, read: Option<&str>) {
+pub(super) async fn changed(options: &Run, read: Option<&str>) {
     let Some(file) = options.config_file() else { return std::future::pending().await };
     let mut known = read.map(str::to_owned);
     loop {

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 use tracing::info;
 
 use super::agent::Agent;
+use super::error::Error;
+use super::servers;
 use super::stop::Stop;
-use super::{Error, servers};
 use crate::cli;
 use crate::config::Config;
 use crate::datapath::{self, Datapath};

@@ -12,12 +12,11 @@ use lb_common::service::ServiceId;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{debug, warn};
 
-use super::journal::Journal;
-use super::state_file::{StateFile, state_file};
 use crate::plan::PortKey;
 use crate::reconcile::Reconciler;
-use crate::show::words;
 use crate::snapshot::{Finding, Stale, ViewHealth};
+use crate::state_file::{Journal, StateFile, state_file};
+use crate::words;
 
 /// Shortest interval between writes: the names of 50,000 services are a few megabytes.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -111,7 +110,7 @@ impl State {
         if named.is_empty() {
             return;
         }
-        let named: Vec<_> = named.into_iter().map(|(id, key)| (id, name(&key))).collect();
+        let named: Vec<_> = named.into_iter().map(|(id, key)| (id, key.to_string())).collect();
         if let Err(error) = self.names.add(&named) {
             debug!(path = %self.path.display(), %error, "names not saved yet: no state file");
         }
@@ -213,7 +212,8 @@ impl State {
     ) -> Option<impl FnOnce() + use<>> {
         self.changed = None;
         self.stale = self.staleness();
-        let of = |id| reconciler.key(id).map_or_else(|| format!("service {id}"), name);
+        let of =
+            |id| reconciler.key(id).map_or_else(|| format!("service {id}"), ToString::to_string);
         let mut known = StateFile {
             unwritten: unwritten.into_iter().map(|(id, why)| (of(id), why)).collect(),
             ambiguous: ambiguous.to_vec(),
@@ -224,14 +224,14 @@ impl State {
             problems: self.problems(),
             refused: reconciler
                 .refused()
-                .map(|(key, refusal)| (name(key), refusal.map().to_owned()))
+                .map(|(key, refusal)| (key.to_string(), refusal.map().to_owned()))
                 .collect(),
             conflicts: reconciler
                 .conflicts()
                 .iter()
                 .map(|conflict| {
                     let keys = [&conflict.winner].into_iter().chain(&conflict.losers);
-                    (words::frontend(&conflict.frontend), keys.map(name).collect())
+                    (words::frontend(&conflict.frontend), keys.map(ToString::to_string).collect())
                 })
                 .collect(),
             ..StateFile::default()
@@ -262,7 +262,7 @@ impl State {
                 // A newer state was written meanwhile, or waits for the lock.
                 return;
             }
-            known.names = names.iter().map(|(id, key)| (*id, name(key))).collect();
+            known.names = names.iter().map(|(id, key)| (*id, key.to_string())).collect();
             known.written = Timestamp::now().to_string();
             let result = known.replace(&path);
             match &result {
@@ -279,14 +279,6 @@ impl State {
 
 fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
     written.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Returns `namespace/name:port`, or without the port if it has no name.
-pub(crate) fn name(key: &PortKey) -> String {
-    match key.port.as_str() {
-        "" => key.service.to_string(),
-        port => format!("{}:{port}", key.service),
-    }
 }
 
 #[cfg(test)]

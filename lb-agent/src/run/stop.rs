@@ -2,7 +2,7 @@
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::Error;
+use super::error::Error;
 
 /// Receives SIGTERM and SIGINT.
 pub(super) struct Stop {

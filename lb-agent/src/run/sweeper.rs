@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use nix::time::{ClockId, clock_gettime};
-
 /// Returns the time until the next sweep, for a table with this many entries of its capacity.
 pub(super) const fn period(entries: usize, capacity: u32) -> Duration {
     let capacity = capacity as usize;
@@ -12,11 +10,6 @@ pub(super) const fn period(entries: usize, capacity: u32) -> Duration {
         _ if entries >= capacity / 2 && capacity > 0 => 2,
         _ => 5,
     })
-}
-
-/// Returns the time of the clock with which the data path stamps flows.
-pub(crate) fn monotonic() -> Duration {
-    clock_gettime(ClockId::CLOCK_MONOTONIC).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]

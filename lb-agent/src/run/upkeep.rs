@@ -6,21 +6,18 @@ use std::time::{Duration, Instant};
 use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
-use super::agent::Agent;
-use super::sweeper::{monotonic, period};
+use super::agent::{Agent, INSPECTION};
+use super::sweeper::period;
 use super::{memory, sizes};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::node::host::Frontends;
 use crate::node::listeners;
 use crate::reconcile::{Reconciler, Refusal};
-use crate::show::words;
 use crate::sweep::{self, Report};
+use crate::syscall::monotonic;
 use crate::syscall::{give_memory_back, unhurried};
-
-/// Interval of inspections. The kernel does not report a detached program, so a few system calls for each interface
-/// look for one.
-pub(super) const INSPECTION: Duration = Duration::from_secs(2);
+use crate::words;
 
 /// Shortest time between restarts for larger maps.
 const GROWTH: Duration = Duration::from_secs(20);

@@ -6,10 +6,13 @@ use lb_common::flow::{Affinity, Client};
 use lb_common::service::{Backend, ServiceId};
 use serde::Serialize;
 
+use super::Error;
 use super::print::{self, Row, Tone};
-use super::{Error, open, words};
 use crate::cli::{Format, Scope};
-use crate::run::{StateFile, monotonic};
+use crate::datapath::open;
+use crate::state_file::StateFile;
+use crate::syscall::monotonic;
+use crate::words;
 
 /// One client of one service.
 #[derive(Debug, PartialEq, Eq, Serialize)]

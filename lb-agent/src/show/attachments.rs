@@ -9,7 +9,7 @@ use std::path::Path;
 use aya::programs::loaded_programs;
 
 use super::Error;
-use super::status::line;
+use super::status::line::line;
 use crate::datapath::{
     Direction, attached_programs, attached_socket_programs, find_cgroup2, requirements,
 };

@@ -6,6 +6,7 @@
 //! Node-wide settings are not compared, as they depend on interfaces that only the agent watches.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -13,11 +14,13 @@ use lb_common::config::Settings;
 use lb_common::service::{Backend, Flags, Frontend, Line, Service, Set, Source};
 use serde::Serialize;
 
+use super::Error;
 use super::print::{self, Row, Tone};
-use super::{Error, open, words};
 use crate::cli::Format;
+use crate::datapath::open;
 use crate::reconcile::{Actual, Change, Limits, Op, Reconciler};
-use crate::run::{StateFile, name};
+use crate::state_file::StateFile;
+use crate::words;
 
 /// A difference between the desired state and the maps.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -57,7 +60,7 @@ fn compare(
     // The agent's own code makes the maps of the desired state, in memory.
     reconciler.plan(Duration::ZERO, wanted).iter().for_each(|op| image.apply(op));
     let names: BTreeMap<u32, String> =
-        reconciler.names().map(|(id, key)| (id, name(key))).collect();
+        reconciler.names().map(|(id, key)| (id, key.to_string())).collect();
     let (wanted, held) = (meanings(&image.actual()), meanings(actual));
     let frontends: BTreeSet<&Frontend> = wanted.keys().chain(held.keys()).collect();
     let mut all = Vec::new();
@@ -152,7 +155,7 @@ fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
     for (bits, source) in &actual.sources {
         // The 32 bits of the service come first, and IPv4 is in mapped form.
         let length = bits.saturating_sub(if source.ip.is_v4() { 128 } else { 32 });
-        let text = format!("source {}/{length}", words::ip(source.ip));
+        let text = format!("source {}/{length}", IpAddr::from(source.ip));
         sources.entry(source.service).or_default().insert(text);
     }
     // Draining entries serve only known flows, so they are not a difference.

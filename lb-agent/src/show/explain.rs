@@ -3,20 +3,20 @@
 //! The maps do not change, and no agent is needed.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use lb_common::addr::Protocol;
+use lb_common::addr::{Ip, Protocol};
 use lb_common::bytes::{Bytes, Home, KnownRoute};
 use lb_common::event::{DropReason, Verdict};
 use lb_common::forward::whole;
 use lb_common::forward::{Next, Scratch};
 use lb_common::service::{Frontend, Service};
 
-use super::{Error, open, words};
+use super::Error;
+use crate::datapath::open;
 use crate::maps::Maps;
-use crate::reconcile::wire;
-use crate::run::StateFile;
+use crate::state_file::StateFile;
 
 mod explanation;
 mod live;
@@ -59,8 +59,8 @@ pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error
         let Scratch { next, pair, found, .. } = &*passed.scratch;
         let flow = if *next == Next::First { &pair.forward } else { &found.flow };
         let backend = flow.to.destination;
-        if let Ok(found) = route::to(words::ip(backend)) {
-            let source = found.source.map(wire).unwrap_or_default();
+        if let Ok(found) = route::to(IpAddr::from(backend)) {
+            let source = found.source.map(Ip::from).unwrap_or_default();
             let known = KnownRoute { mtu: MTU, route: None, device: found.device, source };
             passed = pass(&maps, &origin, question, [(backend, known)].into())?;
         }
@@ -80,7 +80,7 @@ fn pass(
     maps: &Maps,
     origin: &Origin,
     question: &Question,
-    routes: BTreeMap<lb_common::addr::Ip, KnownRoute>,
+    routes: BTreeMap<Ip, KnownRoute>,
 ) -> Result<Passed, Error> {
     let live = Live::new(maps)?;
     let bytes = packet::first(question.protocol, question.from, question.to);
@@ -100,7 +100,8 @@ fn frontend(
     question: &Question,
     passed: &Passed,
 ) -> Result<Option<(Frontend, Service)>, Error> {
-    let (ip, port) = (wire(question.to.ip()), passed.scratch.headers.key.tuple.destination_port);
+    let (ip, port) =
+        (Ip::from(question.to.ip()), passed.scratch.headers.key.tuple.destination_port);
     let of = [
         Frontend::new(ip, port, question.protocol),
         // The data path looks up the address first and the NodePort second.

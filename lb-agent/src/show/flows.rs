@@ -8,13 +8,16 @@ use lb_common::flow::{Flow, FlowKey, Kind, Shown as Packets, Side};
 use lb_common::service::ServiceId;
 use serde::Serialize;
 
-use super::print::{self, Row, Tone};
+use super::Error;
+use super::pieces::Pieces;
+use super::print::{Row, Tone};
 use super::services::{matches, unknown};
-use super::{Error, open, words};
 use crate::cli::{FlowFilter, Format, Scope};
+use crate::datapath::open;
 use crate::maps::Maps;
-use crate::reconcile::wire;
-use crate::run::{StateFile, monotonic};
+use crate::state_file::StateFile;
+use crate::syscall::monotonic;
+use crate::words;
 
 /// One flow: the frontend that its client uses, and the backend that replies.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -53,9 +56,9 @@ pub fn list(
             && scope.has_family(key.tuple.source.is_v4())
             && is_meant(filter, &known, key, flow)
     };
-    let mut rows = print::Pieces::new(to, format);
-    maps.each_flow(is_shown, |key, flow| {
-        let reply = maps.flow(&key.opposite(flow))?;
+    let mut rows = Pieces::new(to, format);
+    maps.flows().each(is_shown, |key, flow| {
+        let reply = maps.flows().get(&key.opposite(flow))?;
         // Idle entries that packets treat as absent stay until their space is needed.
         if lifetimes.is_over(key, flow, reply.as_ref(), now) {
             return Ok(());
@@ -74,7 +77,7 @@ pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     // recreate one beside the other entries of its flow, which would then be removed without it.
     let (mut others, mut first) = (Vec::new(), Vec::new());
     let is_meant = |key: &FlowKey, flow: &Flow| is_meant(filter, &known, key, flow);
-    maps.each_flow(is_meant, |key, flow| {
+    maps.flows().each(is_meant, |key, flow| {
         if flow.is_forward() {
             first.push(*key);
         } else {
@@ -84,8 +87,8 @@ pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     })?;
     let count = others.len() + first.len();
     unknown_service(&maps, &known, filter, count == 0)?;
-    maps.remove_flows(&others)?;
-    maps.remove_flows(&first)?;
+    maps.flows().remove(&others)?;
+    maps.flows().remove(&first)?;
     Ok(format!("deleted {count} flow entries\n"))
 }
 
@@ -94,8 +97,8 @@ fn is_meant(filter: &FlowFilter, known: &StateFile, key: &FlowKey, flow: &Flow) 
     let name = known.names.get(&flow.service).map(String::as_str);
     let (client, backend) = ends(key, flow);
     filter.service.as_ref().is_none_or(|wanted| matches(wanted, None, Some(flow.service), name))
-        && filter.client.is_none_or(|wanted| wire(wanted) == client)
-        && filter.backend.is_none_or(|wanted| wire(wanted) == backend)
+        && filter.client.is_none_or(|wanted| Ip::from(wanted) == client)
+        && filter.backend.is_none_or(|wanted| Ip::from(wanted) == backend)
 }
 
 /// Returns the client and the backend of the flow of an entry.

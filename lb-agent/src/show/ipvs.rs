@@ -9,10 +9,12 @@ use lb_common::addr::Protocol;
 use lb_common::flow::{Flow, FlowKey};
 use lb_common::service::ServiceId;
 
+use super::Error;
 use super::flows::is_open;
 use super::list::{Entry, entries};
-use super::{Error, open, words};
 use crate::cli::Scope;
+use crate::datapath::open;
+use crate::words;
 
 /// The number of open connections and of other flows.
 type Counts = (u64, u64);
@@ -23,7 +25,7 @@ pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let (mut all, _known) = entries(&maps, bpf_dir)?;
     all.retain(|entry| entry.is_in(scope) && !entry.leaving);
     let mut flows = BTreeMap::new();
-    maps.each_flow(
+    maps.flows().each(
         |_, flow| flow.is_forward(),
         |key, flow| {
             count(key, flow, &mut flows);

@@ -6,12 +6,14 @@ use std::path::Path;
 use lb_common::service::{Backend, Flags, Frontend, Line, MEMBERS_PER_LINE, Service, Set};
 use serde::Serialize;
 
+use super::Error;
 use super::print::{self, Row, Tone};
-use super::{Error, open, words};
 use crate::cli::{Format, Scope};
+use crate::datapath::open;
 use crate::maps::Maps;
 use crate::reconcile::Actual;
-use crate::run::StateFile;
+use crate::state_file::StateFile;
+use crate::words;
 
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]

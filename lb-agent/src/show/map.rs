@@ -4,9 +4,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::Error;
 use super::print::{self, Row, Tone};
-use super::{Error, directory, open};
 use crate::cli::Format;
+use crate::datapath::{maps_directory, open};
 use crate::maps::{self, Kept};
 
 /// From this fill level in percent, a map is shown as a warning.
@@ -43,7 +44,7 @@ pub fn list(bpf_dir: &Path, format: Format) -> Result<String, Error> {
             value_bytes: kept.value,
         }
     };
-    let all: Vec<Shown> = maps::kept(&directory(bpf_dir))?.into_iter().map(shown).collect();
+    let all: Vec<Shown> = maps::kept(&maps_directory(bpf_dir))?.into_iter().map(shown).collect();
     print::print(&all, format)
 }
 

@@ -6,10 +6,6 @@ use serde::Serialize;
 use super::Error;
 use crate::cli::{Format, Output};
 
-mod pieces;
-
-pub(super) use pieces::Pieces;
-
 /// The space between two columns.
 const PADDING: u16 = 2;
 
@@ -61,7 +57,7 @@ pub(super) fn yaml(value: &impl Serialize) -> Result<String, Error> {
 }
 
 /// Returns lines of columns at least as wide as `widths`, and updates `widths`.
-fn table<R: Row>(rows: &[R], format: Format, widths: &mut Vec<u16>) -> String {
+pub(super) fn table<R: Row>(rows: &[R], format: Format, widths: &mut Vec<u16>) -> String {
     let (few, more) = R::HEADINGS;
     let columns = if format.output == Output::Wide { few.len() + more.len() } else { few.len() };
     let mut table = Table::new();

@@ -7,11 +7,13 @@ use std::path::Path;
 use lb_common::service::ServiceId;
 use serde::Serialize;
 
+use super::Error;
 use super::list::{self, Entry};
 use super::print::{self, Row, Tone};
-use super::{Error, open, words};
 use crate::cli::{Format, Output, Scope};
-use crate::run::StateFile;
+use crate::datapath::open;
+use crate::state_file::StateFile;
+use crate::words;
 
 /// One service port in one family.
 #[derive(Debug, PartialEq, Eq, Serialize)]

@@ -1,19 +1,22 @@
 //! `status`: one screen that shows whether the load balancer works, and how it is configured.
 
-use std::fmt::Write as _;
+use std::net::IpAddr;
 use std::path::Path;
 
 use lb_common::config::{Settings, address};
 use lb_common::event::{Hook, Verdict, verdict_counter};
 use lb_common::service::Flags;
 
-use super::{Error, attachments, list, open, words};
-use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks};
+use self::line::line;
+use super::{Error, attachments, list};
+use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, open};
 use crate::maps::Maps;
-use crate::run::StateFile;
+use crate::state_file::StateFile;
 use crate::takeover::{Found, Frontends};
+use crate::words;
 
 mod devices;
+pub(super) mod line;
 mod process;
 
 /// Returns the screen as text, and whether everything is as it should be.
@@ -52,12 +55,6 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     Ok((text, is_well))
 }
 
-pub(super) fn line(text: &mut String, name: &str, value: &str) {
-    if writeln!(text, "{name:<14} {value}").is_err() {
-        // Writing to a string cannot fail.
-    }
-}
-
 fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
     let settings = maps.settings()?;
     line(text, "Mode", &mode(&settings));
@@ -65,7 +62,7 @@ fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
         .addresses()?
         .into_iter()
         .filter(|(_, bits)| bits & address::NODE_PORTS != 0)
-        .map(|(ip, _)| words::ip(ip).to_string())
+        .map(|(ip, _)| IpAddr::from(ip).to_string())
         .collect();
     accepting.sort();
     line(text, "NodePorts on", &accepting.join(" "));

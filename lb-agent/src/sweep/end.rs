@@ -8,7 +8,7 @@ use std::time::Duration;
 use lb_common::addr::Ip;
 use lb_common::flow::{Flow, FlowKey, Kind, Lifetimes, Side};
 
-use crate::maps::{Error, Maps};
+use crate::maps::{Error, FlowMaps};
 
 /// The operations on flow entries that ending a flow needs; a test has its own.
 pub(super) trait Entries {
@@ -22,21 +22,21 @@ pub(super) trait Entries {
     fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
 }
 
-impl Entries for Maps {
+impl Entries for FlowMaps<'_> {
     fn entry(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
-        self.flow(key)
+        self.get(key)
     }
 
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
-        self.take_flow(key)
+        Self::take(self, key)
     }
 
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
-        self.restore_flow(key, flow)
+        Self::restore(self, key, flow)
     }
 
     fn replace(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
-        self.replace_flow(key, flow)
+        Self::replace(self, key, flow)
     }
 }
 

@@ -2,7 +2,8 @@
 
 use std::io;
 use std::net::{Ipv4Addr, UdpSocket};
-use std::os::fd::{AsFd, AsRawFd as _};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::UnixDatagram;
 
 /// `SO_NETNS_COOKIE`, Linux 5.14; nix and libc do not define it for every target.
 const SO_NETNS_COOKIE: i32 = 71;
@@ -56,14 +57,15 @@ pub(crate) fn device_index(name: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(name).ok()
 }
 
-/// Returns the cookie of a socket's network namespace. Linux 5.14.
-pub(crate) fn netns_cookie(socket: impl AsFd) -> io::Result<u64> {
+/// The cookie of the network namespace we run in. Linux 5.14.
+pub fn netns_cookie() -> io::Result<u64> {
+    let socket = UnixDatagram::unbound()?;
     let mut cookie = 0_u64;
     let mut length = size_of_val(&cookie) as libc::socklen_t;
     // SAFETY: both pointers lead to live variables, and `length` says how large the first one is.
     let result = unsafe {
         libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
+            socket.as_raw_fd(),
             libc::SOL_SOCKET,
             SO_NETNS_COOKIE,
             (&raw mut cookie).cast(),

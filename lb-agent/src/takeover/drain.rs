@@ -13,9 +13,10 @@ use lb_common::flow::{Flow, FlowKey, Tuple};
 use super::Rules;
 use super::reserve::Reserved;
 use super::verb::Error;
+use crate::datapath::{self, open};
 use crate::maps::Maps;
 use crate::reconcile::Op;
-use crate::{datapath, run, show};
+use crate::syscall::monotonic;
 
 /// Intervals between checks: while flows end, and while rules are awaited.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -34,7 +35,7 @@ pub struct Drain {
 /// would serve new flows again.
 pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Error> {
     datapath::ensure_no_agent(dir)?;
-    let mut maps = show::open(dir)?;
+    let mut maps = open(dir)?;
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let flags = settings.node.flags & !Settings::TAKE_OVER | Settings::DRAIN;
     let node = NodeSettings { flags, ..settings.node };
@@ -104,7 +105,7 @@ type Known = BTreeSet<(Protocol, Tuple)>;
 /// Reserves the connections of all flows in netfilter, and returns the flows that have not expired.
 fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
     let settings = maps.settings().map_err(super::Error::Maps)?;
-    let all = maps.all_flows().map_err(super::Error::Maps)?;
+    let all = maps.flows().all().map_err(super::Error::Maps)?;
     let all: BTreeMap<FlowKey, Flow> = all.into_iter().collect();
     let known = live(&settings, &all);
     reserved.hold(&settings, &all, &known)?;
@@ -113,7 +114,7 @@ fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
 
 /// Returns the flows that have not expired. Without an agent no sweep removes expired entries.
 fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> Known {
-    let now = u64::try_from(run::monotonic().as_nanos()).unwrap_or(u64::MAX);
+    let now = u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {
         flow.is_forward()
             && !settings.node.lifetimes.is_over(key, flow, all.get(&key.opposite(flow)), now)

@@ -16,7 +16,7 @@ use lb_common::config::Settings;
 use lb_common::flow::{Flow, FlowKey, Side, Tuple};
 
 use super::Error;
-use super::conntrack::{self, State};
+use crate::netfilter::conntrack::{self, State};
 
 /// Lifetime of a reservation in seconds. If this process is killed, nothing remains for long.
 const LASTS: u32 = 120;

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{Found, Frontends, anchor};
-use crate::{datapath, show};
+use crate::datapath::{self, OpenError, open};
 
 /// Interval between checks.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ pub enum Error {
     Takeover(#[from] super::Error),
     /// There is no data path that could take over.
     #[error(transparent)]
-    Show(#[from] show::Error),
+    Open(#[from] OpenError),
     /// An agent is running, or the data path is not usable.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
@@ -48,7 +48,7 @@ pub enum Error {
 
 /// Reports what is left of kube-proxy. Returns true if nothing is left at the end.
 pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bool, Error> {
-    let maps = show::open(dir)?;
+    let maps = open(dir)?;
     let began = Instant::now();
     let look = || -> Result<Found, Error> {
         let frontends = Frontends::of(&maps).map_err(Error::Takeover)?;

@@ -9,7 +9,7 @@ use kube::Config;
 use kube::config::{Cluster, KubeConfigOptions, Kubeconfig};
 use secrecy::SecretString;
 
-use super::client::{ClientError, Server};
+use super::server::{ClientError, Server};
 
 /// The directory in which a pod finds its credentials for the API server.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";

@@ -18,8 +18,8 @@ use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::access::Access;
-use super::client::{ClientError, Server};
 use super::connector::{Stack, stack};
+use super::server::{ClientError, Server};
 use super::source_address::Own;
 
 /// Interval of the checks of the files.

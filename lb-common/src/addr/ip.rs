@@ -2,6 +2,8 @@
 
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
+#[cfg(feature = "host")]
+use core::net::IpAddr;
 
 use crate::layout::{Plain, named, sealed};
 
@@ -70,6 +72,23 @@ impl PartialOrd for Ip {
 impl Ord for Ip {
     fn cmp(&self, other: &Self) -> Ordering {
         self.octets().cmp(&other.octets())
+    }
+}
+
+#[cfg(feature = "host")]
+impl From<IpAddr> for Ip {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(ip) => Self::v4(ip.octets()),
+            IpAddr::V6(ip) => Self::v6(ip.octets()),
+        }
+    }
+}
+
+#[cfg(feature = "host")]
+impl From<Ip> for IpAddr {
+    fn from(ip: Ip) -> Self {
+        if ip.is_v4() { Self::from(ip.v4_octets()) } else { Self::from(ip.octets()) }
     }
 }
 
@@ -217,6 +236,16 @@ mod tests {
         assert!(!Ip::UNSPECIFIED.is_v4());
         assert!(Ip::ANY_V4.is_v4());
         assert!(!Ip::cookie(u64::MAX).is_v4());
+    }
+
+    #[cfg(feature = "host")]
+    #[test]
+    fn addresses_of_both_families_are_converted_and_back() {
+        for text in ["10.0.0.1", "0.0.0.0", "fd00::1", "::"] {
+            let ip: IpAddr = text.parse().unwrap();
+            assert_eq!(Ip::from(ip).is_v4(), ip.is_ipv4(), "{text}");
+            assert_eq!(IpAddr::from(Ip::from(ip)), ip);
+        }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use lb_agent::run::state_file;
+use lb_agent::state_file::state_file;
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::unistd::setsid;
 

@@ -11,9 +11,9 @@ use std::path::Path;
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
 
-use super::super::programs::attach_type;
-use super::super::role::Direction;
-use super::super::{SOCKET_HOOKS, attached_programs};
+use crate::datapath::attached::attached_programs;
+use crate::datapath::names::{SOCKET_HOOKS, attach_type};
+use crate::datapath::role::Direction;
 use crate::netlink::{connect, find, list};
 use crate::syscall;
 

@@ -12,10 +12,11 @@ use aya::maps::MapInfo;
 use aya::programs::{CgroupSockAddr, Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
 use tracing::debug;
 
+use super::object::object;
 use super::paths::{self, connect_paths, connect_xdp_path};
-use super::{XDP, pin};
+use crate::datapath::error::{Error, pin};
+use crate::datapath::names::{CLASSIFIERS, L3, PATHS, SOCKET_HOOKS, XDP, XDP_PATH};
 use crate::datapath::packet_log::PacketLog;
-use crate::datapath::{CLASSIFIERS, Error, L3, PATHS, SOCKET_HOOKS, XDP_PATH, object};
 use crate::maps::SHAPES;
 use crate::syscall;
 

@@ -6,9 +6,9 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use super::{paths, pin};
-use crate::datapath::Error;
-use crate::datapath::links::remove_pin;
+use super::paths;
+use crate::datapath::error::{Error, pin};
+use crate::datapath::pins::remove_pin;
 use crate::maps::SHAPES;
 use crate::syscall;
 

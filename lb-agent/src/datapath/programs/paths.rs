@@ -15,9 +15,9 @@ use aya::Ebpf;
 use aya::maps::{Map, MapError, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramFd, SchedClassifier, Xdp};
 
-use super::pin;
-use crate::datapath::links::remove_pin;
-use crate::datapath::{Error, PATHS, XDP_PATH, cleanup};
+use crate::datapath::error::{Error, pin};
+use crate::datapath::names::{PATHS, XDP_PATH};
+use crate::datapath::pins::{list, remove_pin};
 use crate::maps;
 use crate::syscall;
 
@@ -88,7 +88,7 @@ pub(super) fn set_aside(directory: &Path) -> Result<(), Error> {
 
 /// Removes the pins of maps of earlier loads. Call it when no link uses their programs.
 pub(super) fn forget_aside(directory: &Path) -> Result<(), Error> {
-    for path in cleanup::list(directory)? {
+    for path in list(directory)? {
         let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
         if MAPS.iter().any(|map| name.starts_with(&aside(map))) {
             remove_pin(&path)?;

@@ -12,12 +12,10 @@ use lb_common::layout::{named, number};
 use lb_common::maps::Content;
 use tracing::info;
 
-use crate::datapath::links::remove_pin;
-use crate::datapath::{Error, LAYOUT, cleanup};
+use crate::datapath::error::Error;
+use crate::datapath::names::{LAYOUT, MEANINGS};
+use crate::datapath::pins::{list, remove_pin};
 use crate::maps::{SHAPES, Shape};
-
-/// Directory of the fingerprints, beside `maps`.
-pub(in crate::datapath) const DIRECTORY: &str = "meanings";
 
 /// Reports whether a map of a layout has the same content type as ours of that name.
 pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
@@ -57,7 +55,7 @@ pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
 
 /// Returns the maps of a layout for which an earlier run recorded another meaning.
 fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
-    let noted = cleanup::list(&layout.join(DIRECTORY))?;
+    let noted = list(&layout.join(MEANINGS))?;
     let is_other = |shape: &&Shape| {
         let is_there = layout.join("maps").join(shape.name).exists();
         is_there && noted.iter().any(|mark| is_about(mark, shape)) && !is_same(layout, shape)
@@ -67,7 +65,7 @@ fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
 
 /// Records the meaning of our maps. To be called after [`set_aside`].
 pub(in crate::datapath) fn note(layout: &Path) -> Result<(), Error> {
-    let noted = cleanup::list(&layout.join(DIRECTORY))?;
+    let noted = list(&layout.join(MEANINGS))?;
     for shape in &SHAPES {
         let mark = mark(layout, shape);
         // The record of a map that was removed.
@@ -94,7 +92,7 @@ fn is_about(mark: &Path, shape: &Shape) -> bool {
 }
 
 fn mark(layout: &Path, shape: &Shape) -> PathBuf {
-    layout.join(DIRECTORY).join(format!("{}-{:016x}", shape.name, meaning(shape)))
+    layout.join(MEANINGS).join(format!("{}-{:016x}", shape.name, meaning(shape)))
 }
 
 /// Returns the fingerprint of a map: types, kind and fixed size; for counters also the meaning of each position.
@@ -133,7 +131,7 @@ mod tests {
         note(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
         // A fingerprint of another build for a map that does not exist: nothing to take over.
-        let other = layout.join(DIRECTORY).join("FLOWS6-0123456789abcdef");
+        let other = layout.join(MEANINGS).join("FLOWS6-0123456789abcdef");
         fs::rename(mark(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         note(&layout).unwrap();
@@ -159,7 +157,7 @@ mod tests {
         }
         forget_counters(&layout).unwrap();
         assert!(layout.join("maps/COUNTERS").exists(), "this build counts the same");
-        let other = layout.join(DIRECTORY).join("COUNTERS-0123456789abcdef");
+        let other = layout.join(MEANINGS).join("COUNTERS-0123456789abcdef");
         fs::rename(mark(&layout, Shape::of("COUNTERS").unwrap()), other).unwrap();
         assert!(is_of_another_build(dir), "nobody reads them by our names");
         set_aside(dir).unwrap();

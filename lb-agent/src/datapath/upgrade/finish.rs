@@ -4,7 +4,8 @@
 use tracing::warn;
 
 use super::{Previous, Replaced, handover};
-use crate::datapath::{Datapath, Error};
+use crate::datapath::Datapath;
+use crate::datapath::error::Error;
 
 impl Datapath {
     /// Copies what packets wrote since the maps were created. Call it right before programs are replaced, so that

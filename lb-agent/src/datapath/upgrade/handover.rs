@@ -10,18 +10,15 @@
 //! Where mostly requests arrive, on interfaces of pods, ours take over at once, by one update. Of the answers there (to
 //! the pod itself, and to this host) those are lost whose flow is not in a map that both share.
 
-use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::datapath::detach::{brings_answers, let_go_of};
-use crate::datapath::links::Failure;
+use crate::datapath::error::Error;
+use crate::datapath::error::Failure;
+use crate::datapath::pins::{aside, is_aside, list};
 use crate::datapath::role::{Direction, Role};
-use crate::datapath::{Error, cleanup};
-
-/// Suffix of the pin of an earlier run's link that stays for a while.
-const ASIDE: &str = "-old";
 
 /// Where a program is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,13 +43,6 @@ impl Place {
     pub(in crate::datapath) fn at_hook(name: &str, hands_over: bool) -> Self {
         if hands_over && brings_answers(name) { Self::Beside } else { Self::Instead }
     }
-}
-
-/// Returns the pin for an earlier link that stays beside ours.
-pub(in crate::datapath) fn aside(link: &Path) -> PathBuf {
-    let mut name: OsString = link.into();
-    name.push(ASIDE);
-    name.into()
 }
 
 /// Renames a link so that another can be made beside it. If an earlier attempt was interrupted, the link it renamed
@@ -83,7 +73,7 @@ pub(in crate::datapath) fn undo_room(link: &Path) -> Result<bool, Failure> {
 
 /// Reports whether links of an earlier run remain beside ours.
 pub(in crate::datapath) fn is_under_way(links: &Path) -> Result<bool, Error> {
-    Ok(cleanup::list(links)?.iter().any(|path| is_aside(path)))
+    Ok(list(links)?.iter().any(|path| is_aside(path)))
 }
 
 /// Detaches the links that an earlier run left beside ours. Failures do not stop it.
@@ -91,30 +81,26 @@ pub(super) fn forget(links: &Path) -> Result<(), Error> {
     let_go_of(links, is_aside).map(drop)
 }
 
-pub(super) fn is_aside(path: &Path) -> bool {
-    path.to_string_lossy().ends_with(ASIDE)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::datapath::links;
+    use crate::datapath::pins;
 
     #[test]
     fn what_stays_beside_is_still_of_its_device() {
         let directory = tempfile::tempdir().unwrap();
-        let link = links::pin_of(directory.path(), 7, Direction::Egress);
+        let link = pins::of_device(directory.path(), 7, Direction::Egress);
         fs::write(&link, "").unwrap();
         assert!(make_room(&link, Place::Beside).is_ok() && aside(&link).exists());
         assert!(!link.exists());
-        assert_eq!(links::devices(directory.path()).unwrap(), [7]);
+        assert_eq!(pins::devices(directory.path()).unwrap(), [7]);
     }
 
     #[test]
     fn a_link_that_was_put_aside_has_its_name_again_unless_there_is_a_newer_one() {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("7-ingress");
-        let names = || cleanup::list(directory.path()).unwrap();
+        let names = || list(directory.path()).unwrap();
         assert!(matches!(undo_room(&link), Ok(false)) && names().is_empty());
         fs::write(aside(&link), "").unwrap();
         assert!(matches!(undo_room(&link), Ok(false)));

@@ -4,7 +4,7 @@ use lb_common::layout::number;
 use lb_common::maps::Content;
 
 use super::fingerprint::shaped;
-use crate::datapath::LAYOUT;
+use crate::datapath::names::LAYOUT;
 use crate::maps::SHAPES;
 
 /// Name and fingerprint. Both change together; the fingerprint alone may change while no release has the name.

@@ -15,8 +15,10 @@ use tracing::{info, warn};
 
 use super::resize::transient;
 use super::{fingerprint, handover};
-use crate::datapath::detach::let_go_of;
-use crate::datapath::{Error, LAYOUT, cleanup};
+use crate::datapath::detach::{let_go_of, remove_layout};
+use crate::datapath::error::Error;
+use crate::datapath::names::LAYOUT;
+use crate::datapath::pins::{is_aside, layouts, list};
 use crate::maps::{SHAPES, Shape, copy, mark_all};
 use crate::syscall;
 
@@ -34,17 +36,17 @@ impl Previous {
     /// An interrupted run may have taken over every link without copying the last entries. Then its links, in our
     /// layout or a third one, have others beside them.
     pub(in crate::datapath) fn find(dir: &Path) -> Result<Option<Self>, Error> {
-        let all = cleanup::layouts(dir)?;
+        let all = layouts(dir)?;
         let under_way = all.iter().map(|layout| handover::is_under_way(&layout.join("links")));
         let is_halfway = under_way.collect::<Result<Vec<bool>, Error>>()?.contains(&true);
-        let mut layouts = Vec::new();
+        let mut found = Vec::new();
         for layout in all {
             if layout.ends_with(LAYOUT) {
                 continue;
             }
-            let is_empty = |part| Ok::<_, Error>(cleanup::list(&layout.join(part))?.is_empty());
+            let is_empty = |part| Ok::<_, Error>(list(&layout.join(part))?.is_empty());
             if !is_empty("links")? || is_halfway && !is_empty("maps")? {
-                layouts.push(layout);
+                found.push(layout);
             } else if let Err(error) = remove(&layout) {
                 warn!(
                     error = crate::chain(&error),
@@ -54,8 +56,8 @@ impl Previous {
         }
         // The directory of maps is created with the layout, so its age is that of the layout.
         let made = |layout: &PathBuf| fs::metadata(layout.join("maps"))?.modified();
-        layouts.sort_by_cached_key(|layout| made(layout).ok());
-        Ok((!layouts.is_empty()).then_some(Self { layouts }))
+        found.sort_by_cached_key(|layout| made(layout).ok());
+        Ok((!found.is_empty()).then_some(Self { layouts: found }))
     }
 
     /// Copies everything that our maps can hold; called again, only what came since.
@@ -122,7 +124,7 @@ impl Previous {
     /// Programs that only answer stay until those entries are copied.
     pub(super) fn end(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| {
-            let_go_of(&layout.join("links"), |path| !handover::is_aside(path)).map(drop)
+            let_go_of(&layout.join("links"), |path| !is_aside(path)).map(drop)
         })
     }
 
@@ -133,7 +135,7 @@ impl Previous {
 }
 
 fn remove(layout: &Path) -> Result<(), Error> {
-    cleanup::remove_layout(layout, &mut Vec::new())?;
+    remove_layout(layout, &mut Vec::new())?;
     info!(layout = %layout.display(), "data path of another version removed");
     Ok(())
 }

@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use aya::maps::{MapData, MapError, MapInfo};
 use tracing::{info, warn};
 
-use crate::datapath::Error;
-use crate::datapath::links::remove_pin;
+use crate::datapath::error::Error;
+use crate::datapath::pins::remove_pin;
 use crate::maps::{SHAPES, Shape, copy, describe};
 use crate::syscall;
 

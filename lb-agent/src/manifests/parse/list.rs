@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::{Object, StateFile};
+use super::object::{Known, Object};
 
 /// A list with items of these kinds.
 pub(super) struct List<'a> {
-    pub(super) kinds: &'a [Option<StateFile>],
+    pub(super) kinds: &'a [Option<Known>],
     pub(super) found: &'a mut Vec<Object>,
 }
 

@@ -13,11 +13,12 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::sched::{CloneFlags, setns};
 
+use super::device::Hidden;
+use super::inside::hidden;
 use super::routes::{Route, route};
-use super::{Hidden, hidden};
 use crate::netlink::{connect, list, message, next};
-use crate::node::watch::read;
-use crate::node::{Link, LinkKind, View};
+use crate::node::view::{Link, LinkKind, View};
+use crate::node::watch::events::read;
 
 /// Directories in which container runtimes name the namespaces of pods: containerd and CRI-O, and Docker.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/run/docker/netns"];

@@ -12,7 +12,7 @@ use netlink_packet_route::link::{
 use rtnetlink::Handle;
 use serde::{Deserialize, Serialize};
 
-use super::Error;
+use super::error::Error;
 
 /// Index of `lo`, the same in every network namespace.
 pub(super) const INDEX: u32 = 1;

@@ -12,9 +12,9 @@ use netlink_packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, Ro
 use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 
-use super::Error;
+use super::error::Error;
 use super::loopback::INDEX;
-use crate::node::Primary;
+use crate::node::identity::Primary;
 
 /// Id of the routing table: "lb" in ASCII.
 const TABLE: u32 = 0x6c62;

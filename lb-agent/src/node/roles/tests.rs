@@ -1,8 +1,10 @@
 //! One node with an interface of each kind: their roles, and what the programs know of them.
 
+use std::net::IpAddr;
+
 use super::*;
 use crate::node::hidden::Hidden;
-use crate::node::{Address, Ways};
+use crate::node::{Address, Primary, Ways};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -298,11 +300,11 @@ fn a_port_of_the_bridge_that_leads_out_is_ambiguous() {
 fn sources_prefer_the_device_then_the_node_then_any() {
     let all = assignments(&view(), &node());
     let of = |name: &str| all.iter().find(|it| it.name == name).unwrap().device;
-    assert_eq!(of("eth0").source4, wire(ip("192.168.1.5")));
-    assert_eq!(of("eth0").source6, wire(ip("fe80::5")));
-    assert_eq!(of("flannel.1").source4, wire(ip("10.244.0.0")));
-    assert_eq!(of("veth1").source4, wire(ip("10.244.0.1")), "that of its bridge");
-    assert_eq!(of("cali1").source4, wire(ip("192.168.1.5")));
+    assert_eq!(of("eth0").source4, Ip::from(ip("192.168.1.5")));
+    assert_eq!(of("eth0").source6, Ip::from(ip("fe80::5")));
+    assert_eq!(of("flannel.1").source4, Ip::from(ip("10.244.0.0")));
+    assert_eq!(of("veth1").source4, Ip::from(ip("10.244.0.1")), "that of its bridge");
+    assert_eq!(of("cali1").source4, Ip::from(ip("192.168.1.5")));
     assert_eq!(of("veth1").source6, Ip::UNSPECIFIED);
     assert_eq!((of("veth1").bridge, of("cali1").bridge), (3, 0));
     assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS | Device::POD | Device::PEER);
@@ -323,7 +325,7 @@ fn routes_choose_among_sources_where_there_are_several_networks() {
         ["eth0", "veth1", "cali1"].map(sources)
     };
     let none = (0, Vec::new());
-    let wires = |texts: &[&str]| texts.iter().map(|text| wire(ip(text))).collect::<Vec<_>>();
+    let wires = |texts: &[&str]| texts.iter().map(|text| Ip::from(ip(text))).collect::<Vec<_>>();
     assert_eq!(with(&[]), [none.clone(), none.clone(), none.clone()]);
 
     let secondary = Address { is_preferred: false, ..address(2, "192.168.7.6") };
@@ -362,8 +364,8 @@ fn a_prefix_names_the_device_that_netfilter_sees() {
 fn node_ports_are_served_on_the_primary_address_or_on_all() {
     use lb_common::config::address::{NODE, NODE_PORTS};
     let all = addresses(&view(), &node());
-    assert_eq!(all[&wire(ip("192.168.1.5"))], NODE | NODE_PORTS);
-    assert_eq!(all[&wire(ip("172.16.0.9"))], NODE);
-    assert_eq!(all[&wire(ip("127.0.0.1"))], NODE);
-    assert_eq!(all[&wire(ip("fe80::5"))], NODE | NODE_PORTS, "no IPv6 node address: all of it");
+    assert_eq!(all[&Ip::from(ip("192.168.1.5"))], NODE | NODE_PORTS);
+    assert_eq!(all[&Ip::from(ip("172.16.0.9"))], NODE);
+    assert_eq!(all[&Ip::from(ip("127.0.0.1"))], NODE);
+    assert_eq!(all[&Ip::from(ip("fe80::5"))], NODE | NODE_PORTS, "no IPv6 node address: all of it");
 }

@@ -7,7 +7,7 @@ use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
-use crate::node::View;
+use crate::node::view::View;
 use crate::node::ways::{Asks, Ways};
 
 /// Applies an event. Returns false if the kernel dropped events before it, so that everything must be listed again.

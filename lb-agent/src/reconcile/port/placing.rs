@@ -6,10 +6,10 @@ use std::time::Duration;
 use lb_common::addr::Endpoint;
 use lb_common::service::{Backend, BackendId, ServiceId, Set};
 
-use super::reading::{at, lines, members, row};
+use super::reading::{self, at, members, row};
 use super::{Members, Port};
 use crate::plan::{EndpointPlan, PortPlan};
-use crate::reconcile::capacity::Lack;
+use crate::reconcile::capacity::{Lack, Room};
 use crate::reconcile::frontends::key;
 use crate::reconcile::rows_by_endpoint::RowsByEndpoint;
 use crate::reconcile::{GRACE, Limits, Op, Reconciler, Refusal, Transaction, selection};
@@ -23,27 +23,25 @@ impl Reconciler {
         now: Duration,
         transaction: &mut Transaction,
     ) -> Result<(), Lack> {
-        // The port is taken out, because `check` and `replace` need the rest of `self` beside it.
-        let known = self.ports.remove(&id);
-        let known = known.or_else(|| self.orphans.remove(&id).map(Box::new));
-        let mut port = known.unwrap_or_else(|| Box::new(Port::empty(plan)));
-        let placed = self.check(id, plan, &port).and_then(|()| self.sets(&port, plan));
+        // The port is taken out, because `check` needs the rest of `self` beside it.
+        let mut port = self.ports.take(id).unwrap_or_else(|| Box::new(Port::empty(plan)));
+        let placed = self.check(id, plan, &port).and_then(|()| self.room.sets(&port, plan));
         if let Ok(sets) = placed {
-            self.replace((id, &mut *port), plan, (sets, now + GRACE), transaction);
+            self.room.replace((id, &mut *port), plan, (sets, now + GRACE), transaction);
         }
         // A port of an earlier run that finds no room keeps its rows: packets still use them.
-        let orphaned = placed.is_err() && !self.ids.contains_key(&plan.key);
+        let orphaned = placed.is_err() && self.names.get(&plan.key).is_none();
         if orphaned && !port.is_empty() {
-            drop(self.orphans.insert(id, *port));
+            self.ports.add_orphan(id, *port);
         } else if !orphaned {
-            drop(self.ports.insert(id, port));
+            self.ports.insert(id, port);
         }
         placed.map(|_| ())
     }
 
     fn check(&self, id: ServiceId, plan: &PortPlan, port: &Port) -> Result<(), Lack> {
-        let is_new = !self.ids.contains_key(&plan.key) && port.is_empty();
-        let limits = self.limits;
+        let is_new = self.names.get(&plan.key).is_none() && port.is_empty();
+        let Room { limits, rows, lines, sources } = &self.room;
         let enough = |refusal, limit: u32, used: usize, needed: usize, whole| {
             let room = (limit as usize).saturating_sub(used);
             // New ports leave a reserve, so that known ones can still change when the map is nearly full.
@@ -58,16 +56,18 @@ impl Reconciler {
         let used = self.frontends.used();
         enough(Refusal::Services, limits.services, used, entries, usize::MAX)?;
         let new = plan.endpoints.iter().filter(|endpoint| port.rows.get(&at(endpoint)).is_none());
-        let (used, all) = (limits.backends as usize - self.rows.room(), plan.endpoints.len());
+        let (used, all) = (limits.backends as usize - rows.room(), plan.endpoints.len());
         enough(Refusal::Backends, limits.backends, used, new.count(), all)?;
-        let (used, new) = (self.sources.len(), self.sources.missing(id, &plan.sources));
+        let (used, new) = (sources.len(), sources.missing(id, &plan.sources));
         enough(Refusal::Sources, limits.sources, used, new, plan.sources.len())?;
-        let lines = lines(plan) as usize;
+        let of_plan = reading::lines(plan) as usize;
         // A known port is checked when its ranges are taken (`sets`): an unchanged set needs none.
-        let of_new = if is_new { lines } else { 0 };
-        enough(Refusal::Slots, limits.lines, self.lines.used() as usize, of_new, lines)
+        let of_new = if is_new { of_plan } else { 0 };
+        enough(Refusal::Slots, limits.lines, lines.used() as usize, of_new, of_plan)
     }
+}
 
+impl Room {
     /// Allocates lines for the sets that change; `None` for a set that stays.
     fn sets(&mut self, port: &Port, plan: &PortPlan) -> Result<(Option<Set>, Option<Set>), Lack> {
         let member = |is: fn(&EndpointPlan) -> bool| members(plan, is);
@@ -78,7 +78,7 @@ impl Reconciler {
             old.ids.iter().copied().map(Some).eq(ids)
         };
         let is_other = !unchanged(&port.cluster, &cluster);
-        let whole = lines(plan) as usize;
+        let whole = reading::lines(plan) as usize;
         let cluster_set = if is_other { Some(self.take(cluster.len(), whole)?) } else { None };
         // A local set that shared the cluster set's range must move with it.
         if unchanged(&port.local, &local) && !(cluster_set.is_some() && port.is_shared()) {
@@ -110,6 +110,26 @@ impl Reconciler {
                 let range = self.lines.take(lines).ok_or(lack)?;
                 Ok(Set { line: range.line, ..set })
             }
+        }
+    }
+
+    /// Ends the rows, sets, sources and affinity of a service that nothing claims any more.
+    pub(in crate::reconcile) fn abandon(
+        &mut self,
+        id: ServiceId,
+        port: &Port,
+        now: Duration,
+        transaction: &mut Transaction,
+    ) {
+        for row in port.rows.rows() {
+            self.rows.retire(row, now + GRACE, &mut transaction.after);
+        }
+        for range in port.ranges() {
+            self.lines.retire(range, now + GRACE);
+        }
+        self.sources.set(id, &[], &mut transaction.before, &mut transaction.after);
+        if port.plan.affinity.is_some() {
+            transaction.forgotten.insert(id);
         }
     }
 

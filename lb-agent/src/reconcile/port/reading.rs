@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lb_common::addr::{Endpoint, Port as WirePort};
+use lb_common::addr::{Endpoint, Ip, Port as WirePort};
 use lb_common::service::{Backend, Flags, Frontend, ServiceId};
 
 use crate::plan::{EndpointPlan, FrontendKind, FrontendPlan, PortPlan};
 use crate::reconcile::frontends::key;
-use crate::reconcile::{selection, wire};
+use crate::reconcile::selection;
 
 /// Frees the spare capacity of a plan's lists: it is kept as long as its service.
 pub(super) fn lean(mut plan: PortPlan) -> PortPlan {
@@ -60,8 +60,8 @@ pub(super) fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
         .with(when(plan.anywhere, Flags::ANYWHERE))
 }
 
-pub(super) const fn at(endpoint: &EndpointPlan) -> Endpoint {
-    Endpoint::new(wire(endpoint.ip), WirePort::new(endpoint.port))
+pub(super) fn at(endpoint: &EndpointPlan) -> Endpoint {
+    Endpoint::new(Ip::from(endpoint.ip), WirePort::new(endpoint.port))
 }
 
 pub(super) fn row(endpoint: &EndpointPlan, id: ServiceId) -> Backend {

@@ -4,7 +4,7 @@ use super::*;
 use lb_common::addr::Protocol;
 
 fn entry(ip: &str, flags: Flags) -> (Frontend, Service) {
-    let (ip, _) = mapped(&IpNet::from(ip.parse::<std::net::IpAddr>().unwrap()));
+    let (ip, _) = mapped(&IpNet::from(ip.parse::<IpAddr>().unwrap()));
     let frontend = Frontend::new(ip, Port::new(80), Protocol::TCP);
     (frontend, Service { flags, ..Service::default() })
 }

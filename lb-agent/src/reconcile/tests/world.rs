@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lb_common::addr::{Endpoint, Port};
+use lb_common::addr::{Endpoint, Ip, Port};
 use lb_common::service::{Flags, Frontend, Service};
 
 use super::super::frontends::key;
-use super::super::{Change, GRACE, Limits, Op, Reconciler, wire};
+use super::super::{Change, GRACE, Limits, Op, Reconciler};
 use super::maps::{Maps, Seen};
 use crate::plan::{EndpointPlan, PortKey, PortPlan, ServiceName};
 
@@ -136,7 +136,7 @@ fn endpoints(plan: &PortPlan, is: fn(&EndpointPlan) -> bool) -> Vec<Endpoint> {
     let members = plan.endpoints.iter().filter(|endpoint| is(endpoint));
     let at = |endpoint: &EndpointPlan| {
         let port = Port::new(endpoint.port);
-        Endpoint::new(wire(endpoint.ip), port)
+        Endpoint::new(Ip::from(endpoint.ip), port)
     };
     members.map(at).collect::<BTreeSet<_>>().into_iter().collect()
 }

@@ -1,56 +1,61 @@
-//! Acceleration: XDP before tc, bypass of the stack at tc, and the flags by which the programs know of both.
+//! XDP before tc where that can be, and whether what is known of it was reported.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use lb_common::config::{Device, Settings};
-
-use super::Devices;
-use crate::config::{Masquerade, ShortCuts};
-use crate::datapath::Role;
+use crate::config;
+use crate::datapath::Datapath;
 use crate::node::Link;
+use crate::run::accelerator::Accelerator;
 
-impl Devices {
+/// The devices with XDP, and those without for a reason.
+#[derive(Debug)]
+pub(super) struct Acceleration {
+    accelerator: Accelerator,
+    /// Where XDP is, or why it is not, is another than was last shown.
+    has_changed: bool,
+}
+
+impl Acceleration {
+    /// Counts the devices of an earlier run as accelerated until they are looked at.
+    pub(super) fn after(datapath: &Datapath) -> Self {
+        Self { accelerator: Accelerator::after(datapath), has_changed: false }
+    }
+
     /// Attaches XDP to the interfaces that can have it, once tc knows.
-    pub(super) fn accelerate(&mut self) {
-        let Some(view) = &self.view else { return };
-        let is_edge = |role| matches!(role, Role::Edge | Role::L3);
-        let edges = self.attached.values().filter(|device| is_edge(device.role));
-        let edges: Vec<&Link> = edges.filter_map(|device| view.links.get(&device.index)).collect();
-        let setting = self.config.acceleration.value;
-        let settings = self.maps.settings();
-        // Read from the map, not from memory: the write of the settings may have failed.
-        let tc_knows = settings.is_ok_and(|settings| settings.has(Settings::ACCELERATED));
-        self.acceleration_changed |=
-            self.accelerator.apply(setting, &edges, &mut self.datapath, tc_knows);
+    pub(super) fn apply(
+        &mut self,
+        setting: config::Acceleration,
+        edges: &[&Link],
+        datapath: &mut Datapath,
+        tc_knows: bool,
+    ) {
+        self.has_changed |= self.accelerator.apply(setting, edges, datapath, tc_knows);
     }
 
-    /// Attaches XDP to the interfaces that waited for the settings.
-    pub(in crate::run) fn accelerate_waiting(&mut self) {
-        if self.accelerator.waits() {
-            self.accelerate();
+    /// Devices have lost the program, and for these reasons it was not put back.
+    pub(super) fn lose(&mut self, decelerated: Vec<(u32, String)>) {
+        for (index, why) in decelerated {
+            self.has_changed |= self.accelerator.lose(index, why);
         }
     }
 
-    /// Reports whether packets of known flows bypass the stack. Packets that are masqueraded at interfaces of pods
-    /// cannot.
-    pub(super) fn has_short_cuts(&self) -> bool {
-        self.config.short_cuts.value == ShortCuts::On
-            && self.config.masquerade.value != Masquerade::KubeProxy
+    /// Whether some device has the program, or is to have it: tc must know.
+    pub(super) const fn may_be_on(&self) -> bool {
+        self.accelerator.may_be_on()
     }
 
-    /// Writes which interfaces take redirected frames, and at which ones packets may bypass the stack.
-    pub(super) fn write_flags(&mut self) {
-        let sending = self.accelerator.sending();
-        for (index, assignment) in &self.attached {
-            let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
-            let has_link = matches!(assignment.role, Role::Pod | Role::Edge);
-            let opens = if self.has_short_cuts() && has_link { Device::BYPASS } else { 0 };
-            self.flags.write(&mut self.maps, assignment, sends | opens);
-        }
+    /// Whether a device waits for tc to know.
+    pub(super) const fn waits(&self) -> bool {
+        self.accelerator.waits()
+    }
+
+    /// Devices that XDP may send by.
+    pub(super) fn sending(&self) -> BTreeSet<u32> {
+        self.accelerator.sending()
     }
 
     /// Returns the state of XDP by interface (empty: attached), or `None` if it was reported before.
-    pub(in crate::run) fn take_acceleration(&mut self) -> Option<BTreeMap<String, String>> {
-        std::mem::take(&mut self.acceleration_changed).then(|| self.accelerator.shown())
+    pub(super) fn take(&mut self) -> Option<BTreeMap<String, String>> {
+        std::mem::take(&mut self.has_changed).then(|| self.accelerator.shown())
     }
 }

@@ -15,8 +15,9 @@ use super::origin::Origin;
 use super::remedy::{meaning, remedy};
 use super::{Passed, Question};
 use crate::cli::Output;
-use crate::run::StateFile;
-use crate::show::{Error, words};
+use crate::show::Error;
+use crate::state_file::StateFile;
+use crate::words;
 
 /// The fate of a packet.
 #[derive(Debug, PartialEq, Eq, Serialize)]

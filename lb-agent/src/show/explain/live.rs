@@ -11,7 +11,7 @@ use lb_common::service::{Backend, BackendId, Frontend, Line, Service, Source};
 use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
 
 use crate::maps::{Error, Maps};
-use crate::run::monotonic;
+use crate::syscall::monotonic;
 
 /// The maps of a node, together with what one packet would write.
 pub(super) struct Live<'a> {
@@ -46,7 +46,7 @@ impl<'a> Live<'a> {
 
     fn flow_at(&self, key: &FlowKey) -> Option<Flow> {
         let written = self.flows.borrow().get(key).copied();
-        written.unwrap_or_else(|| self.read(self.maps.flow(key)))
+        written.unwrap_or_else(|| self.read(self.maps.flows().get(key)))
     }
 
     fn line(&self, line: u32) -> Option<Line> {

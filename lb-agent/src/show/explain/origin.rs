@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use lb_common::addr::Protocol;
+use lb_common::addr::{Ip, Protocol};
 use lb_common::config::{Device, Settings, address};
 use lb_common::forward::Role;
 use lb_common::forward::socket::depends_on_address;
@@ -10,7 +10,6 @@ use lb_common::service::Service;
 
 use super::{Question, route};
 use crate::maps::Maps;
-use crate::reconcile::wire;
 use crate::show::Error;
 use crate::syscall::{device_index, device_name};
 
@@ -92,7 +91,7 @@ impl Origin {
 }
 
 fn is_own(maps: &Maps, ip: IpAddr) -> Result<bool, Error> {
-    Ok(maps.address(&wire(ip))?.is_some_and(|bits| bits & address::NODE != 0))
+    Ok(maps.address(&Ip::from(ip))?.is_some_and(|bits| bits & address::NODE != 0))
 }
 
 const fn role(row: &Device) -> Role {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::show::print;
 use lb_common::addr::Port;
 use lb_common::flow::Tuple;
 

@@ -1,14 +1,16 @@
 //! The lines of `status` about interfaces: their roles, and where XDP is attached.
 
+use std::net::IpAddr;
 use std::path::Path;
 
 use lb_common::addr::Ip;
 use lb_common::config::Device;
 
-use super::{Error, line, words};
+use super::Error;
+use super::line::line;
 use crate::datapath::{is_accelerated, is_attached};
 use crate::maps::Maps;
-use crate::run::StateFile;
+use crate::state_file::StateFile;
 use crate::syscall::device_name;
 
 /// Adds a line for each interface that has programs or should have them. Returns false if an interface lacks them,
@@ -27,7 +29,7 @@ pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<bool
         let sources: Vec<String> = [device.source4, device.source6]
             .into_iter()
             .filter(|ip| *ip != Ip::UNSPECIFIED)
-            .map(|ip| words::ip(ip).to_string())
+            .map(|ip| IpAddr::from(ip).to_string())
             .collect();
         let (sources, choice) = (sources.join(" "), choice(&device));
         line(text, "Interface", &format!("{name:<15} {role:<8} {state}  {sources}{choice}"));

@@ -4,19 +4,22 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Error, findings, line};
-use crate::datapath::{LAYOUT, runs};
-use crate::run::{StateFile, last_sync};
+use super::line::line;
+use super::{Error, findings};
+use crate::datapath::{LAYOUT, OpenError, runs};
+use crate::state_file::{StateFile, last_sync};
 
 /// Returns the screen for maps without pins while an agent runs: the agent still holds and serves them.
-pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: Error) -> Result<String, Error> {
+pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: OpenError) -> Result<String, Error> {
     let process = running(bpf_dir, known);
     let pins = match (process, &error) {
-        (Some(_), Error::NoDatapath(_)) => "missing; the agent restores them every two seconds, \
+        (Some(_), OpenError::NoDatapath(_)) => {
+            "missing; the agent restores them every two seconds, \
              or a problem below names why it cannot"
-            .to_owned(),
-        (Some(_), Error::Maps(error)) => format!("cannot be read: {}", crate::chain(error)),
-        _ => return Err(error),
+                .to_owned()
+        }
+        (Some(_), OpenError::Maps(error)) => format!("cannot be read: {}", crate::chain(error)),
+        _ => return Err(error.into()),
     };
     let mut text = String::new();
     lines(&mut text, bpf_dir, process, known);
@@ -72,10 +75,13 @@ mod tests {
         assert_eq!(running(&gone, &StateFile::default()), None, "nobody ever wrote a state");
         let said = |error| alone(&gone, &known, error).unwrap();
         let missing = format!("/gone/{LAYOUT}: missing");
-        assert!(said(Error::NoDatapath(gone.clone())).contains(&missing));
-        let other = alone(&gone, &known, Error::OtherBuild(gone.clone()));
-        assert!(matches!(other, Err(Error::OtherBuild(_))), "its maps mean something else");
-        let nobody = alone(&gone, &StateFile::default(), Error::NoDatapath(gone.clone()));
-        assert!(matches!(nobody, Err(Error::NoDatapath(_))));
+        assert!(said(OpenError::NoDatapath(gone.clone())).contains(&missing));
+        let other = alone(&gone, &known, OpenError::OtherBuild(gone.clone()));
+        assert!(
+            matches!(other, Err(Error::Open(OpenError::OtherBuild(_)))),
+            "its maps mean something else"
+        );
+        let nobody = alone(&gone, &StateFile::default(), OpenError::NoDatapath(gone.clone()));
+        assert!(matches!(nobody, Err(Error::Open(OpenError::NoDatapath(_)))));
     }
 }

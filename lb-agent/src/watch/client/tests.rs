@@ -3,6 +3,7 @@
 use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 

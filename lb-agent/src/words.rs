@@ -6,21 +6,16 @@ use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::Prefix;
 use lb_common::service::{Flags, Frontend, ServiceId};
 
-/// Returns an address in its usual form.
-pub(crate) fn ip(ip: Ip) -> IpAddr {
-    if ip.is_v4() { IpAddr::from(ip.v4_octets()) } else { IpAddr::from(ip.octets()) }
-}
-
 /// Returns a prefix in its usual form.
 pub(crate) fn prefix(prefix: &Prefix) -> String {
     let ones: u32 = prefix.mask.octets().iter().map(|byte| byte.count_ones()).sum();
     // An IPv4 address is mapped into the last 32 of 128 bits.
     let bits = if prefix.ip.is_v4() { ones.saturating_sub(96) } else { ones };
-    format!("{}/{bits}", ip(prefix.ip))
+    format!("{}/{bits}", IpAddr::from(prefix.ip))
 }
 
 pub(crate) fn endpoint(at: Ip, port: Port) -> SocketAddr {
-    SocketAddr::new(ip(at), port.get())
+    SocketAddr::new(at.into(), port.get())
 }
 
 /// Returns `TCP`, `UDP`, `SCTP`, or the number.
@@ -45,7 +40,7 @@ pub(crate) fn frontend(frontend: &Frontend) -> String {
     let port = frontend.port.get();
     let at = frontend.ip;
     if is_mark(frontend) {
-        format!("{} (marker)", ip(at))
+        format!("{} (marker)", IpAddr::from(at))
     } else if at == Ip::ANY_V4 {
         format!("*:{port}/{protocol}")
     } else if at == Ip::ANY_V6 {
@@ -69,7 +64,7 @@ pub(crate) fn service(id: ServiceId, name: Option<&str>) -> String {
 pub(crate) fn client(at: Ip) -> String {
     let [_, _, high, low] = at.words();
     let cookie = u64::from(high) << 32 | u64::from(low);
-    if at == Ip::cookie(cookie) { format!("cookie:{cookie}") } else { ip(at).to_string() }
+    if at == Ip::cookie(cookie) { format!("cookie:{cookie}") } else { IpAddr::from(at).to_string() }
 }
 
 /// Returns a duration: `0s`, `59s`, `3m12s`, `2h05m`.

@@ -8,7 +8,9 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::journal::Journal;
+mod journal;
+
+pub(crate) use journal::Journal;
 
 /// The last state of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +86,7 @@ impl StateFile {
     }
 
     /// Replaces the content of a file, atomically.
-    pub(super) fn replace(&self, path: &Path) -> io::Result<()> {
+    pub(crate) fn replace(&self, path: &Path) -> io::Result<()> {
         let directory = path.parent().unwrap_or_else(|| Path::new("/run"));
         fs::create_dir_all(directory)?;
         let next = path.with_extension("next");

@@ -5,9 +5,7 @@ use std::io;
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::flow::Tuple;
 
-use crate::netfilter::{
-    CREATE, address, addressed, attribute, body, dump, find, nested, number, request,
-};
+use super::{CREATE, address, addressed, attribute, body, dump, find, nested, number, request};
 
 /// `NFNL_SUBSYS_CTNETLINK` with `IPCTNL_MSG_CT_NEW`, `IPCTNL_MSG_CT_GET` and `IPCTNL_MSG_CT_DELETE`.
 const NEW: u16 = 1 << 8;
@@ -48,7 +46,7 @@ impl Connection {
 
 /// The kinds of connections that can be listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Which {
+pub(crate) enum Which {
     /// Connections whose destination netfilter translates, those that have ended included.
     Translated,
     /// Connections that keep their destination and have not ended.
@@ -69,7 +67,7 @@ impl Which {
 }
 
 /// Returns the connections of a kind in this network namespace that `is_meant` selects.
-pub(super) fn list(
+pub(crate) fn list(
     which: Which,
     is_meant: impl Fn(&Connection) -> bool,
 ) -> io::Result<Vec<Connection>> {
@@ -85,12 +83,12 @@ pub(super) fn list(
 }
 
 /// Deletes a conntrack entry.
-pub(super) fn forget(connection: &Connection) -> io::Result<()> {
+pub(crate) fn forget(connection: &Connection) -> io::Result<()> {
     delete(connection.family, &connection.named)
 }
 
 /// Deletes the entry of a connection that netfilter does not translate.
-pub(super) fn release(protocol: Protocol, original: &Tuple) -> io::Result<()> {
+pub(crate) fn release(protocol: Protocol, original: &Tuple) -> io::Result<()> {
     delete(family(original), &nested(ORIGINAL, &[written(protocol, original)]))
 }
 
@@ -104,7 +102,7 @@ fn delete(family: u8, named: &[u8]) -> io::Result<()> {
 
 /// The state of a reserved connection, whose beginning netfilter did not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum State {
+pub(crate) enum State {
     /// No packet of it will pass netfilter.
     Unseen,
     /// An open TCP connection. netfilter does not know its sequence numbers, so it must not check them.
@@ -115,7 +113,7 @@ pub(super) enum State {
 /// other connection to this destination.
 ///
 /// `is_new`: an existing entry is left alone. Returns false if there was one.
-pub(super) fn reserve(
+pub(crate) fn reserve(
     (protocol, original, state): (Protocol, &Tuple, State),
     seconds: u32,
     is_new: bool,

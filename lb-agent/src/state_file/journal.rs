@@ -12,18 +12,18 @@ use lb_common::service::ServiceId;
 
 /// The current file, and the file it is renamed to while the state is written.
 #[derive(Clone, Debug)]
-pub(super) struct Journal {
+pub(crate) struct Journal {
     new: PathBuf,
     before: PathBuf,
 }
 
 impl Journal {
-    pub(super) fn beside(state: &Path) -> Self {
+    pub(crate) fn beside(state: &Path) -> Self {
         let file = |name| state.with_file_name(name);
         Self { new: file("names"), before: file("names-before") }
     }
 
-    pub(super) fn add(&self, names: &[(ServiceId, String)]) -> io::Result<()> {
+    pub(crate) fn add(&self, names: &[(ServiceId, String)]) -> io::Result<()> {
         if let Some(directory) = self.new.parent() {
             fs::create_dir_all(directory)?;
         }
@@ -37,7 +37,7 @@ impl Journal {
     ///
     /// They are read until [`Journal::forget`], together with those that an earlier state should have contained but
     /// could not be written.
-    pub(super) fn take(&self) -> io::Result<()> {
+    pub(crate) fn take(&self) -> io::Result<()> {
         let names = match fs::read(&self.new) {
             // No name was added.
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -51,13 +51,13 @@ impl Journal {
     }
 
     /// Removes the names that were set aside: the state is written.
-    pub(super) fn forget(&self) {
+    pub(crate) fn forget(&self) {
         drop(fs::remove_file(&self.before));
     }
 
     /// Reads the names added since the last state. Names move from the current file to the one set aside, and from
     /// there into the state. Read in that order, and before the state, none is missed.
-    pub(super) fn read(&self) -> BTreeMap<u32, String> {
+    pub(crate) fn read(&self) -> BTreeMap<u32, String> {
         let [new, before] =
             [&self.new, &self.before].map(|file| fs::read_to_string(file).unwrap_or_default());
         names(&before).chain(names(&new)).collect()

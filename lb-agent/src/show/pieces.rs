@@ -2,9 +2,9 @@
 
 use std::io::{self, Write};
 
-use super::{Row, print, table, yaml};
+use super::Error;
+use super::print::{Row, print, table, yaml};
 use crate::cli::{Format, Output};
-use crate::show::Error;
 
 /// The number of rows per piece: some megabytes while a table is laid out.
 const PIECE: usize = 2_048;
@@ -12,7 +12,7 @@ const PIECE: usize = 2_048;
 /// The printer of such a list.
 ///
 /// If all rows fit into one piece they are sorted by their keys; otherwise they keep the order in which they came.
-pub(in crate::show) struct Pieces<'a, K, R> {
+pub(super) struct Pieces<'a, K, R> {
     to: &'a mut dyn Write,
     format: Format,
     rows: Vec<(K, R)>,
@@ -22,16 +22,16 @@ pub(in crate::show) struct Pieces<'a, K, R> {
 }
 
 impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
-    pub(in crate::show) fn new(to: &'a mut dyn Write, format: Format) -> Self {
+    pub(super) fn new(to: &'a mut dyn Write, format: Format) -> Self {
         Self { to, format, rows: Vec::new(), widths: Vec::new(), is_begun: false }
     }
 
     /// Reports whether no row was added.
-    pub(in crate::show) const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         !self.is_begun && self.rows.is_empty()
     }
 
-    pub(in crate::show) fn push(&mut self, key: K, row: R) -> Result<(), Error> {
+    pub(super) fn push(&mut self, key: K, row: R) -> Result<(), Error> {
         if self.rows.len() == PIECE {
             self.write()?;
         }
@@ -40,7 +40,7 @@ impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
     }
 
     /// Prints the remaining rows.
-    pub(in crate::show) fn finish(mut self) -> Result<(), Error> {
+    pub(super) fn finish(mut self) -> Result<(), Error> {
         if self.is_empty() {
             self.to.write_all(print::<R>(&[], self.format)?.as_bytes())?;
         } else {

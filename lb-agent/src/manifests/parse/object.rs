@@ -1,0 +1,60 @@
+//! The kinds of objects that are read, and an object of one of them.
+
+use serde::Deserialize as _;
+use serde::de::{DeserializeSeed, Deserializer};
+
+use crate::snapshot::object::{EndpointSlice, Node, Service, ServiceCidr};
+
+/// An object of a kind we read.
+#[derive(Debug)]
+pub(in crate::manifests) enum Object {
+    Service(Box<Service>),
+    Slice(Box<EndpointSlice>),
+    Node(Box<Node>),
+    ServiceCidr(Box<ServiceCidr>),
+}
+
+impl Object {
+    /// The kind, as manifests spell it.
+    pub(in crate::manifests) const fn kind(&self) -> &'static str {
+        match self {
+            Self::Service(_) => "Service",
+            Self::Slice(_) => "EndpointSlice",
+            Self::Node(_) => "Node",
+            Self::ServiceCidr(_) => "ServiceCIDR",
+        }
+    }
+}
+
+/// The kinds we read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Known {
+    Service,
+    Slice,
+    Node,
+    ServiceCidr,
+}
+
+impl Known {
+    /// The version of the kind that is read.
+    pub(super) const fn version(self) -> &'static str {
+        match self {
+            Self::Service | Self::Node => "v1",
+            Self::Slice => "discovery.k8s.io/v1",
+            Self::ServiceCidr => "networking.k8s.io/v1",
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Known {
+    type Value = Object;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {
+        Ok(match self {
+            Self::Service => Object::Service(Box::deserialize(deserializer)?),
+            Self::Slice => Object::Slice(Box::deserialize(deserializer)?),
+            Self::Node => Object::Node(Box::deserialize(deserializer)?),
+            Self::ServiceCidr => Object::ServiceCidr(Box::deserialize(deserializer)?),
+        })
+    }
+}

@@ -1,0 +1,28 @@
+//! Which devices inside a network namespace no program of this host serves.
+
+use super::device::{Hidden, Reason};
+use super::routes::{Route, Routes};
+use crate::node::view::{Link, LinkKind, View};
+
+/// The hidden devices of a namespace that knows ours by a number.
+pub(super) fn hidden(view: &View, number: i32, namespace: &str, routes: &[Route]) -> Vec<Hidden> {
+    let is_ours = |link: &&Link| link.elsewhere == Some(number);
+    let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
+    let has_veth = view.links.values().filter(is_ours).any(is_served);
+    let device = |(index, link): (&u32, &Link)| {
+        let reason = if link.kind == LinkKind::Over && is_ours(&link) {
+            Reason::Over(link.peer?)
+        } else if link.kind == LinkKind::Netkit && is_ours(&link) {
+            Reason::NetkitL3(link.peer?)
+        } else if link.is_card && link.is_up {
+            Reason::Card
+        } else {
+            return None;
+        };
+        // Each netkit leads to this host: its pod expects Services there.
+        let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
+        let beside = has_other.then(|| Routes::by(*index, routes));
+        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })
+    };
+    view.links.iter().filter_map(device).collect()
+}

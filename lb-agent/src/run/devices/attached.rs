@@ -1,0 +1,94 @@
+//! The devices that have programs, and the flags of their rows that change meanwhile: redirects by XDP, and short cuts.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use lb_common::config::Device;
+use tracing::{info, warn};
+
+use crate::datapath::Role;
+use crate::maps::Maps;
+use crate::node::{Assignment, Link, View};
+
+/// The devices and the flags that the map of interfaces has beside those of each [`Assignment`], by interface index.
+#[derive(Debug, Default)]
+pub(super) struct Attached {
+    devices: BTreeMap<u32, Assignment>,
+    flags: BTreeMap<u32, u32>,
+}
+
+impl Attached {
+    /// Whether a device has the programs and the row of this assignment.
+    pub(super) fn has(&self, device: &Assignment) -> bool {
+        self.devices.get(&device.index) == Some(device)
+    }
+
+    pub(super) fn insert(&mut self, device: Assignment) {
+        drop(self.devices.insert(device.index, device));
+    }
+
+    pub(super) fn remove(&mut self, index: u32) -> Option<Assignment> {
+        self.devices.remove(&index)
+    }
+
+    /// Takes out the devices of which this is so.
+    pub(super) fn extract(&mut self, mut is: impl FnMut(u32) -> bool) -> Vec<Assignment> {
+        let extracted = self.devices.extract_if(.., |index, _| is(*index));
+        extracted.map(|(_, device)| device).collect()
+    }
+
+    /// The devices that are none of these.
+    pub(super) fn others(&self, indices: &BTreeSet<u32>) -> Vec<u32> {
+        self.devices.keys().filter(|it| !indices.contains(it)).copied().collect()
+    }
+
+    /// How many devices have this role.
+    pub(super) fn count(&self, role: Role) -> usize {
+        self.devices.values().filter(|it| it.role == role).count()
+    }
+
+    /// The links of interfaces to the outside.
+    pub(super) fn edges<'a>(&self, view: &'a View) -> Vec<&'a Link> {
+        let is_edge = |role| matches!(role, Role::Edge | Role::L3);
+        let edges = self.devices.values().filter(|device| is_edge(device.role));
+        edges.filter_map(|device| view.links.get(&device.index)).collect()
+    }
+
+    /// The row of a device is removed, or written without these flags.
+    pub(super) fn forget_flags(&mut self, index: u32) {
+        self.flags.remove(&index);
+    }
+
+    /// Writes which interfaces take redirected frames, and at which packets may bypass the stack.
+    pub(super) fn write_flags(
+        &mut self,
+        sending: &BTreeSet<u32>,
+        has_short_cuts: bool,
+        maps: &mut Maps,
+    ) {
+        for (index, assignment) in &self.devices {
+            let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
+            let has_link = matches!(assignment.role, Role::Pod | Role::Edge);
+            let opens = if has_short_cuts && has_link { Device::BYPASS } else { 0 };
+            write(&mut self.flags, maps, assignment, sends | opens);
+        }
+    }
+}
+
+/// Writes the flags of an interface where they changed.
+fn write(flags: &mut BTreeMap<u32, u32>, maps: &mut Maps, assignment: &Assignment, wanted: u32) {
+    let Assignment { index, name, device, .. } = assignment;
+    let written = flags.get(index).copied().unwrap_or(0);
+    if written == wanted {
+        return;
+    }
+    let all = device.flags | wanted;
+    if let Err(error) = maps.put_device(*index, &Device { flags: all, ..*device }) {
+        warn!(device = name, error = crate::chain(&error), "writing the interface failed");
+        return;
+    }
+    flags.insert(*index, wanted);
+    if (written ^ wanted) & Device::TAKES_FRAMES != 0 {
+        let enabled = wanted & Device::TAKES_FRAMES != 0;
+        info!(device = name, enabled, "XDP redirect switched");
+    }
+}

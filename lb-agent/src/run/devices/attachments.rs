@@ -1,0 +1,286 @@
+//! The programs on interfaces: attaches and detaches them, and handles changes that others made to them.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use tokio::sync::watch;
+use tracing::{debug, info, warn};
+
+use super::attached::Attached;
+use super::failures::Failures;
+use crate::datapath::{Datapath, Findings, Role};
+use crate::maps::Maps;
+use crate::metrics::Numbers;
+use crate::node::watch::Shown;
+use crate::node::{Assignment, ChangeSource, Identity};
+use crate::run::error::Error;
+use crate::run::newcomers::Newcomers;
+use crate::syscall::device_name;
+
+/// The attachments, and what hinders those that should be there.
+#[derive(Debug)]
+pub(super) struct Attachments {
+    datapath: Datapath,
+    attached: Attached,
+    /// The source of the news of interfaces.
+    source: ChangeSource,
+    /// Devices that another thread attaches before this one knows of them.
+    newcomers: Arc<Newcomers>,
+    /// Devices that took no programs.
+    failed: Failures,
+    /// Another layout's programs serve: nothing is attached before ours have everything.
+    is_held: bool,
+    /// The links of an earlier run were compared with the wanted ones.
+    is_pruned: bool,
+    /// The problems that the last inspection found and could not put right for good.
+    problems: Vec<String>,
+    /// Since when pins are missing that cannot be put back.
+    unpinned: Option<Instant>,
+}
+
+impl Attachments {
+    /// Takes over what an earlier run attached.
+    pub(super) fn after(
+        mut datapath: Datapath,
+        views: watch::Receiver<Shown>,
+        numbers: Arc<Numbers>,
+    ) -> Result<Self, Error> {
+        Ok(Self {
+            newcomers: Newcomers::start(&mut datapath, views, numbers)?,
+            is_held: datapath.is_upgrading(),
+            datapath,
+            attached: Attached::default(),
+            source: ChangeSource::List,
+            failed: Failures::default(),
+            is_pruned: false,
+            problems: Vec::new(),
+            unpinned: None,
+        })
+    }
+
+    /// What attaches, and what is attached.
+    pub(super) const fn parts(&mut self) -> (&mut Datapath, &mut Attached) {
+        (&mut self.datapath, &mut self.attached)
+    }
+
+    /// Another set of handles to the maps.
+    pub(super) fn maps(&self) -> Result<Maps, Error> {
+        Ok(self.datapath.maps()?)
+    }
+
+    /// The next changes are seen by this.
+    pub(super) const fn follow(&mut self, source: ChangeSource) {
+        self.source = source;
+    }
+
+    /// Brings the attachments up to date. Programs that an earlier run attached are taken off only when the Node is
+    /// known.
+    pub(super) fn apply(
+        &mut self,
+        wanted: Vec<Assignment>,
+        is_known: bool,
+        maps: &mut Maps,
+        numbers: &Numbers,
+    ) {
+        if !self.is_pruned
+            && let Err(error) = self.datapath.carry()
+        {
+            warn!(error = %crate::chain(&error), "some entries of the previous layout were not copied yet; retrying");
+        }
+        // New interfaces first: a pod without programs loses packets, a vanished one costs nothing.
+        let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
+        for device in wanted {
+            if !self.attached.has(&device) && !self.newcomers.keeps(&device) {
+                self.attach(device, maps, numbers);
+            }
+        }
+        for index in self.attached.others(&indices) {
+            self.detach(index, maps);
+        }
+        self.attach_made_anew(maps, numbers);
+        // One that vanished while it was being attached may have one of its two links.
+        let others = [self.failed.take_others(&indices), self.newcomers.take_others(&indices)];
+        for index in others.concat() {
+            if let Err(error) = self.forget(index, maps) {
+                warn!(index, error, "removing the interface failed");
+            }
+        }
+        // Roles depend on the Node's addresses: without them a served interface could seem to be no external one.
+        if is_known && !self.is_pruned {
+            self.prune(&indices, maps);
+        }
+    }
+
+    /// Lets the thread of new pods attach, once nothing of an earlier run is beside ours.
+    pub(super) fn open(&self, identity: &Identity) {
+        if self.is_pruned && self.datapath.is_alone() {
+            self.newcomers.open(identity);
+        }
+    }
+
+    /// Shows how many interfaces have programs.
+    pub(super) fn count(&self, numbers: &Numbers) {
+        let [pods, edges] = &numbers.devices;
+        Numbers::set(pods, self.attached.count(Role::Pod) + self.newcomers.count());
+        Numbers::set(edges, self.attached.count(Role::Edge) + self.attached.count(Role::L3));
+    }
+
+    fn attach(&mut self, device: Assignment, maps: &mut Maps, numbers: &Numbers) {
+        self.attached.forget_flags(device.index);
+        let newcomers = Arc::clone(&self.newcomers);
+        let taking = newcomers.take(device.index);
+        let put = maps.put_device(device.index, &device.device);
+        let attached = put
+            .map_err(Into::into)
+            .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
+        let was_early = taking.was_early;
+        drop(taking);
+        match attached {
+            Ok(()) => {
+                self.failed.forget(device.index);
+                if !was_early {
+                    let (name, index) = (&device.name, device.index);
+                    numbers.attached(self.source);
+                    info!(device = name, index, role = device.role.name(), "programs attached");
+                }
+                self.attached.insert(device);
+            }
+            Err(error) => {
+                let error = crate::chain(&error);
+                if self.failed.note(device.index, &device.name, &error, Instant::now()) {
+                    // A pod that ended before its turn is nobody's fault.
+                    if device_name(device.index).is_none() {
+                        debug!(
+                            device = device.name,
+                            error, "interface disappeared before it was attached"
+                        );
+                    } else {
+                        warn!(
+                            device = device.name,
+                            error, "programs could not be attached yet; retrying"
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    /// Attaches programs to the devices that were made anew with their index. New ones come before them: each is asked.
+    fn attach_made_anew(&mut self, maps: &mut Maps, numbers: &Numbers) {
+        for device in self.attached.extract(|index| self.datapath.forget_if_another(index)) {
+            self.attach(device, maps, numbers);
+        }
+    }
+
+    fn detach(&mut self, index: u32, maps: &mut Maps) {
+        let Some(device) = self.attached.remove(index) else { return };
+        match self.forget(index, maps) {
+            Ok(()) => info!(device = device.name, index, "interface is no longer served"),
+            Err(error) => {
+                warn!(device = device.name, index, error, "removing the interface failed");
+            }
+        }
+    }
+
+    /// Takes off the links and the row of a device, each whatever becomes of the other.
+    fn forget(&mut self, index: u32, maps: &mut Maps) -> Result<(), String> {
+        self.attached.forget_flags(index);
+        let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
+        let removed = maps.remove_device(index).map_err(|error| crate::chain(&error));
+        self.newcomers.release(index);
+        detached.and(removed)
+    }
+
+    /// Takes off what an earlier run attached to devices that are gone or something else now.
+    fn prune(&mut self, indices: &BTreeSet<u32>, maps: &mut Maps) {
+        match self.forget_others(indices, maps) {
+            Ok(()) => self.is_pruned = true,
+            Err(error) => {
+                warn!(error = %crate::chain(&error), "removing stale interfaces failed");
+            }
+        }
+    }
+
+    fn forget_others(&mut self, indices: &BTreeSet<u32>, maps: &mut Maps) -> Result<(), Error> {
+        for (index, _) in maps.devices()? {
+            if !indices.contains(&index) {
+                maps.remove_device(index)?;
+            }
+        }
+        Ok(self.datapath.retain(indices)?)
+    }
+
+    /// Puts right what somebody else did to our attachments. Returns whether something was, and the devices that have
+    /// lost the XDP program with the reason why it was not put back.
+    pub(super) fn inspect(
+        &mut self,
+        maps: &mut Maps,
+        numbers: &Numbers,
+    ) -> (bool, Vec<(u32, String)>) {
+        // Their links are no fault that somebody made.
+        self.attach_made_anew(maps, numbers);
+        let Findings { repaired, failed, decelerated, problems, is_unpinned } =
+            self.datapath.inspect();
+        for (index, error) in failed {
+            if let Some(device) = self.attached.remove(index) {
+                self.failed.note(index, &device.name, &error, Instant::now());
+            }
+        }
+        for fault in &repaired {
+            numbers.repaired(*fault);
+        }
+        self.problems = problems;
+        self.unpinned = is_unpinned.then(|| self.unpinned.unwrap_or_else(Instant::now));
+        (!repaired.is_empty(), decelerated)
+    }
+
+    /// Since when pins are missing that cannot be put back.
+    pub(super) const fn unpinned_since(&self) -> Option<Instant> {
+        self.unpinned
+    }
+
+    /// The problems of interfaces that take no programs, and of attachments, for an operator.
+    pub(super) fn problems(&self) -> Vec<String> {
+        [self.failed.problems(Instant::now()).as_slice(), &self.problems].concat()
+    }
+
+    /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
+    pub(super) fn is_complete(&self) -> bool {
+        self.is_pruned && self.failed.are_old(Instant::now())
+    }
+
+    /// Whether something is to be tried again.
+    pub(super) fn is_unfinished(&self, is_known: bool) -> bool {
+        self.newcomers.count() > 0 || !self.failed.is_empty() || (is_known && !self.is_pruned)
+    }
+
+    /// Whether another layout's programs serve still.
+    pub(super) const fn is_held(&self) -> bool {
+        self.is_held
+    }
+
+    /// Everything is programmed: what another layout served is served by ours from now on.
+    pub(super) fn switch(&mut self, cgroup: &Path) {
+        match self.datapath.attach_sockets(cgroup) {
+            Ok(()) => {
+                self.is_held = false;
+                info!("data path of another version replaced");
+            }
+            Err(error) => {
+                warn!(error = %crate::chain(&error), "socket hooks could not be attached yet; retrying");
+            }
+        }
+    }
+
+    /// Copies entries that went into maps of an earlier run while programs were replaced, and removes that run's programs.
+    /// False where something of that run is left, to be tried again.
+    pub(super) fn finish_upgrade(&mut self) -> bool {
+        let finished = self.datapath.finish_upgrade();
+        if let Err(error) = &finished {
+            warn!(error = %crate::chain(error), "leftovers of an earlier run could not be removed; retrying");
+        }
+        finished.is_ok()
+    }
+}

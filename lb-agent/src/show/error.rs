@@ -1,0 +1,53 @@
+//! Errors of the commands that show something.
+
+use std::io;
+use std::net::IpAddr;
+
+use crate::datapath::OpenError;
+use crate::maps;
+
+/// Why there is nothing to show.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// There is no data path to ask.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A map could not be read.
+    #[error(transparent)]
+    Maps(#[from] maps::Error),
+    /// Nobody has that name.
+    #[error("{name}: no such service; `lb-agent service list` names all{}", .hint)]
+    NoService {
+        /// The name that was asked for.
+        name: String,
+        /// Why it may not be found, or nothing.
+        hint: &'static str,
+    },
+    /// The interface does not exist.
+    #[error("interface {0}: does not exist; `ip link` lists all interfaces")]
+    NoInterface(String),
+    /// The interface has no programs.
+    #[error(
+        "interface {0}: it has no programs, so the data path does not see its packets; \
+         `lb-agent status` lists interfaces with programs, --device selects one"
+    )]
+    NotServed(String),
+    /// The bridge has ports of pods and other ports.
+    #[error(
+        "bridge {0}: it has ports of pods and others; name the interface of the client with --device"
+    )]
+    SeveralPorts(String),
+    #[error("no route to {to}: {source}; name the interface of the client with --device")]
+    NoRoute { to: IpAddr, source: io::Error },
+    /// Packets of this node have no route.
+    #[error("no route to {to}: {source}; a process of this node gets the same error")]
+    NoRouteOut { to: IpAddr, source: io::Error },
+    #[error("{0} and {1}: addresses of different families; give two of the same")]
+    Families(IpAddr, IpAddr),
+    #[error("write the list")]
+    Write(#[from] io::Error),
+    #[error("write json")]
+    Json(#[from] serde_json::Error),
+    #[error("write yaml")]
+    Yaml(#[from] serde_saphyr::ser::Error),
+}
