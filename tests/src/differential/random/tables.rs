@@ -10,13 +10,18 @@ use lb_common::service::{Flags, Service};
 use super::Random;
 use super::ends::{BACKENDS, CLIENTS, FRONTENDS, PIECES, PROTOCOLS};
 
+/// Changes some modes of the node, and whether the ranges of Services are known.
+const fn toggle(random: &mut Random, settings: &mut Settings) {
+    let toggled = random.next() as u32 & 0xff & random.next() as u32;
+    settings.node.flags ^= toggled >> 1;
+    settings.services.known ^= toggled & 1;
+}
+
 /// Makes random tables of a node, with capacity for this number of flow entries.
 pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = capacity;
-    let toggled = random.next() as u32 & 0xff & random.next() as u32;
-    tables.settings.node.flags ^= toggled >> 1;
-    tables.settings.services.known ^= toggled & 1;
+    toggle(random, &mut tables.settings);
     if random.one_in(4) {
         tables.settings.node.source_port_high = Port::new(61000 + random.below(4) as u16);
     }
