@@ -55,7 +55,7 @@ macro_rules! maps {
             BACKENDS(backends): Array<$crate::service::BackendId, $crate::service::Backend>,
                 131_072, Desired by Agent, "the rows of backends; row 0 is never used";
             FLOWS4(flows4): Hash<$crate::flow::FlowKey4, $crate::flow::Flow4>,
-                524_288, Flows by Programs, "entries of answered IPv4 flows; the agent removes expired ones";
+                524_288, Flows by Programs, "entries of protected IPv4 flows; the agent removes expired ones";
             FLOWS6(flows6): Hash<$crate::flow::FlowKey, $crate::flow::Flow>,
                 524_288, Flows by Programs, "the same for IPv6";
             TRANSIENT4(transient4): LruHash<$crate::flow::FlowKey4, $crate::flow::Flow4>,
