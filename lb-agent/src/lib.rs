@@ -1,7 +1,7 @@
 //! The node agent as a library: watches Services, decides what the maps should contain, and writes the difference.
 //!
-//! The modules from the bottom up. A module uses only those before it in this list, which
-//! `cargo test -p xtask module_order` holds; the mods below are in the order of the alphabet, which rustfmt wants.
+//! The modules from the bottom up. A module uses only those before it in this list: `cargo test -p xtask module_order`
+//! checks this. The `mod` lines below are alphabetical, because rustfmt sorts them.
 //!
 //! - `syscall`: kernel calls that aya and nix lack
 //! - `netlink`: messages of netlink
@@ -15,7 +15,7 @@
 //! - `reconcile`: the difference between plans and maps, as operations
 //! - `maps`: typed handles to the maps
 //! - `datapath`: loads, attaches, upgrades and removes the programs
-//! - `health`: whether the agent and its Services are well
+//! - `health`: what `/healthz` and `/readyz` answer
 //! - `config`: file and flags as one configuration
 //! - `cli`: the command line
 //! - `node`: interfaces, addresses and routes of this node
@@ -25,7 +25,7 @@
 //! - `manifests`: objects from a directory
 //! - `kube_events`: Events for Kubernetes
 //! - `watch`: objects from an API server
-//! - `metrics`: metrics and the pages of kube-proxy
+//! - `metrics`: metrics, and the pages that kube-proxy serves
 //! - `takeover`: connections and rules of kube-proxy, on the way in and on the way back
 //! - `run`: the main loop
 //! - `show`: the commands that read the maps

@@ -4,7 +4,7 @@
 //! holds no state, allocates nothing, calls no map and no kernel helper (`maps` only declares them);
 //! see `ARCHITECTURE.md` for the path of a packet.
 //!
-//! A module uses only modules of the lines above its own, or to the left of it:
+//! A module uses only modules of earlier lines, or those before it in its own line:
 //!
 //! 1. `mix`, `layout`: what a type of a map must be
 //! 2. `addr`, `checksum`, `event`, `route`: values; how a packet can end
@@ -12,7 +12,7 @@
 //! 4. `hook`, `packet`, `tables`: the traits by which the path asks its surroundings
 //! 5. `wire`, `l3`, `sctp`: the headers of a packet
 //! 6. `forward`: the path itself
-//! 7. `bytes`, `fake`: packets and tables of tests
+//! 7. `bytes`, `fake`: packets of `explain` and of tests; tables of tests
 #![no_std]
 #![forbid(unsafe_code)]
 

@@ -95,6 +95,22 @@ fn maps_that_are_lost_are_filled_again() -> Result<()> {
     Ok(())
 }
 
+/// The maps of a load that is not attached by XDP, each of them lost while no agent runs: the next run loads all
+/// programs again.
+#[test]
+fn maps_of_programs_that_are_lost_are_made_again() -> Result<()> {
+    let (rig, web, mut agent) = stopped()?;
+    for lost in ["PATHS", "SCRATCH", "XDP_PATH"] {
+        for build in fs::read_dir(rig.node(0)?.bpf().join(LAYOUT).join("programs"))? {
+            fs::remove_file(build?.path().join(lost)).with_context(|| lost)?;
+        }
+        agent.start_again().with_context(|| format!("after {lost} was lost"))?;
+        is_served(&rig, &web).with_context(|| format!("after {lost} was lost"))?;
+        agent.stop()?;
+    }
+    Ok(())
+}
+
 /// The maps of a replaced load stay until its programs are detached, and are then freed.
 #[test]
 fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {

@@ -130,7 +130,7 @@ impl Devices {
         }
     }
 
-    /// Puts XDP before tc where that can be, and writes what the programs know of it and of short cuts.
+    /// Attaches XDP where possible, and writes the flags of the interfaces.
     fn accelerate(&mut self) {
         self.attach_xdp();
         let sending = self.acceleration.sending();

@@ -117,8 +117,8 @@ impl Flows for Fake {
         });
     }
 
-    fn confirm_flow(&self, key: &FlowKey, removals: u32) {
-        self.change_flow(key, |flow| flow.frontends_epoch = removals);
+    fn confirm_flow(&self, key: &FlowKey, epoch: u32) {
+        self.change_flow(key, |flow| flow.frontends_epoch = epoch);
     }
 
     fn remove_flow(&self, key: &FlowKey) {

@@ -27,21 +27,25 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 
 /// Reports whether every program is pinned and they use exactly the pinned maps.
 ///
-/// Each map is used by at least one program. A map that was recreated is not among the maps that the programs use. Only
-/// the XDP program uses its array, and it is pinned once it was loaded.
+/// Each map is used by at least one program. A map that was recreated is not among the maps that the programs use.
 pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     let id = |path: PathBuf| MapInfo::from_pin(path).map(|info| info.id());
     let uses = |name: &str| ProgramInfo::from_pin(directory.join(name)).ok()?.map_ids().ok()?;
+    let pins = SHAPES.iter().map(|shape| (shape.name, maps.join(shape.name)));
+    let pins = pins.chain(paths::pins(directory));
+    let ids: Result<BTreeMap<&str, u32>, _> =
+        pins.map(|(name, pin)| id(pin).map(|id| (name, id))).collect();
+    let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
+    let (Ok(mut ids), Some(used)) = (ids, used) else { return false };
+    // Only the XDP program uses its array, and that program is pinned once it was loaded.
+    let array = ids.remove(paths::XDP_ARRAY);
     let by_xdp: Option<Vec<u32>> = uses(XDP);
-    let is_used = |name: &str| by_xdp.is_some() || name != paths::XDP_ARRAY;
-    let pins = SHAPES.iter().map(|shape| maps.join(shape.name));
-    let of_programs = paths::pins(directory).into_iter();
-    let pins = pins.chain(of_programs.filter(|(name, _)| is_used(name)).map(|(_, pin)| pin));
-    let ids: Result<BTreeSet<u32>, _> = pins.map(id).collect();
-    let used: Option<Vec<Vec<u32>>> = names().map(uses).chain(by_xdp.clone().map(Some)).collect();
-    let (Ok(ids), Some(used)) = (ids, used) else { return false };
+    if by_xdp.is_some_and(|used| !array.is_some_and(|array| used.contains(&array))) {
+        return false;
+    }
     // Programs over other maps would look alike and read entries that are no longer written.
-    ids.is_subset(&used.into_iter().flatten().collect())
+    let used: BTreeSet<u32> = used.into_iter().flatten().collect();
+    ids.values().all(|id| used.contains(id))
 }
 
 /// Paths and sizes for loading the object.
