@@ -96,7 +96,7 @@ pub trait Flows {
     fn touch_flow(&self, key: &FlowKey, touch: &Touch);
 
     /// Notes in an entry that its frontend was looked up, in place; nothing if it is gone.
-    fn confirm_flow(&self, key: &FlowKey, removals: u32);
+    fn confirm_flow(&self, key: &FlowKey, epoch: u32);
 
     /// Removes an entry of both tables, if it is there.
     fn remove_flow(&self, key: &FlowKey);

@@ -181,8 +181,8 @@ impl Flows for Kernel {
     }
 
     #[inline(always)]
-    fn confirm_flow(&self, key: &FlowKey, removals: u32) {
-        flows::confirm(key, removals);
+    fn confirm_flow(&self, key: &FlowKey, epoch: u32) {
+        flows::confirm(key, epoch);
     }
 
     #[inline(always)]
