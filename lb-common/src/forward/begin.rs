@@ -22,7 +22,7 @@ use crate::wire::View;
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about one packet")]
 pub struct Begin {
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time of the first packet, in nanoseconds of `CLOCK_MONOTONIC`.
     pub now: u64,
     /// Index of the interface that the client is behind.
     pub device: u32,

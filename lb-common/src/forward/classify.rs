@@ -88,7 +88,9 @@ pub(super) fn frontend(settings: &Settings, tuple: &Tuple, v4: bool) -> Class {
     }
 }
 
-/// Whether a destination may be a ClusterIP or a `NodePort`. Other frontends are found by the filter of their addresses
+/// Whether a destination may be a ClusterIP or a `NodePort`.
+///
+/// Other frontends are found by the filter of their addresses
 /// ([`ServiceRanges::may_be_vip`](crate::config::ServiceRanges::may_be_vip)) and one lookup.
 #[inline(always)]
 pub(super) const fn is_in_ranges(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {

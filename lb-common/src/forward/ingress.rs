@@ -70,7 +70,7 @@ fn path<P: Parts<T>, T: Tables>(
     follow(packet, tables, scratch)
 }
 
-/// Sends a packet of a known flow on its way: marks its entry, finds the way out and rewrites the packet.
+/// Handles a packet of a known flow: marks its entry, finds the exit and rewrites the packet.
 #[inline(always)]
 fn follow<P: Parts<T>, T: Tables>(
     packet: &mut P,

@@ -100,7 +100,7 @@ parts! {
         /// Finds the flow of a packet of this host, or its service.
         HostSeek => host::seek;
     }
-    /// Reads the headers.
+    /// Reads the headers of the packet into the working memory.
     Parse => parse;
     /// Handles ICMP messages, in either direction.
     Icmp => icmp::part;
@@ -112,7 +112,7 @@ parts! {
     Mend => tiers::mend;
     /// Finds the flow of a packet that goes out.
     SeekOut => seek::egress;
-    /// Refuses a packet.
+    /// Ends the path of a refused packet: passes, drops or rejects it.
     Refuse => reject::part;
     /// Chooses service and backend for a packet that begins a flow.
     First => first::part;

@@ -23,7 +23,7 @@ pub struct Call {
     pub local: Endpoint,
     /// The transport protocol of the socket.
     pub protocol: Protocol,
-    /// The socket's cookie.
+    /// The cookie of the socket, part of the hash that chooses the backend.
     pub socket: u64,
     /// The cookie of the socket's network namespace.
     pub netns: u64,

@@ -24,7 +24,7 @@ use crate::wire::Headers;
 
 /// The number of ports tried in one round.
 const ROUND: u32 = 16;
-/// The number of tries in one round after which the counter of scarce ports goes up.
+/// The number of failed tries from which a reservation counts as scarce (`Event::PortsScarce`).
 const SCARCE: u32 = ROUND / 2;
 /// The number of tries before a flow is refused: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
 const MOST: u32 = 8 * ROUND;

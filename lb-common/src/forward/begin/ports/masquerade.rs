@@ -100,7 +100,8 @@ fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     tables.remove_flow(&answers.key);
 }
 
-/// Gives the flow the source that its route names, if replies to it would be recognised ([`Settings::own`]).
+/// Gives the flow the source that its route names, if replies to it would be recognised
+/// ([`own`](crate::config::NodeSettings::own)).
 ///
 /// VERIFIER: a function of its own: the route lookup fills a part of the stack that the code after it needs.
 #[inline(never)]
