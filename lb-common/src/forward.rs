@@ -1,8 +1,8 @@
-//! The path of a packet: what each hook does with it, in the order it happens.
+//! The path of a packet, from a hook to its verdict.
 //!
-//! A packet is translated at the interface through which its client speaks, on the way in and on the
-//! way out (ADR 0003): at ingress the destination changes, at egress the source. All look-ups come before the
-//! first write; a packet that is passed on or dropped is byte for byte what it was.
+//! A packet is translated at the interface through which its client sends, on the way in and on the way out (ADR 0003):
+//! at ingress the destination changes, at egress the source. All lookups come before the first write: where a packet is
+//! passed on or dropped, its bytes do not change.
 //!
 //! [`fast`] comes first and decides about common packets; [`whole`] handles every packet, in parts ([`parts`]).
 
@@ -37,16 +37,16 @@ pub use seek::found::Found;
 use step::ready;
 pub use step::{Refusal, Role, Step};
 
-/// The whole path, on which every packet can go.
+/// The whole path: it handles every packet, also those that the fast path leaves undecided.
 pub mod whole {
     pub use super::egress::whole as egress;
     pub use super::ingress::whole as ingress;
 }
 
-/// Handles a packet that comes in by a device.
+/// Handles a packet that comes in by an interface: the fast path first, then the whole one.
 ///
-/// The kernel's programs call the two paths apart: registers and stack of the whole one would cost the fast one a tenth of
-/// its time.
+/// In the kernel the two paths are separate programs: in one program, the registers and stack of the whole path would
+/// make the fast path a tenth slower.
 #[inline(always)]
 pub fn ingress<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -58,7 +58,7 @@ pub fn ingress<P: Parts<T>, T: Tables>(
         .unwrap_or_else(|| whole::ingress(packet, tables, scratch, role))
 }
 
-/// Handles a packet that goes out by a device.
+/// Handles a packet that goes out by an interface: the fast path first, then the whole one.
 #[inline(always)]
 pub fn egress<P: Parts<T>, T: Tables>(
     packet: &mut P,

@@ -1,4 +1,4 @@
-//! Making flows.
+//! Writes the entries of new flows, and removes those of the flows that they replace.
 
 pub(super) mod first;
 pub(super) mod ports;
@@ -17,34 +17,36 @@ use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Tables};
 use crate::wire::View;
 
-/// How a new flow is made, beside what [`Choice`] says of service and backend. Written by the part that
-/// decides about the first packet (`first`, `direct`, `host`), read by `begin` and `ports`.
+/// The properties of a new flow that [`Choice`] does not hold. Written by the part that decides about the first packet
+/// (`first`, `direct`, `host`), read by `begin` and `ports`.
 #[derive(Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about one packet")]
 pub struct Begin {
-    /// Nanoseconds of `CLOCK_MONOTONIC`.
+    /// The time of the first packet, in nanoseconds of `CLOCK_MONOTONIC`.
     pub now: u64,
-    /// Index of the device that its client is behind.
+    /// Index of the interface that the client is behind.
     pub device: u32,
-    /// Flags of its first packet.
+    /// TCP flags of the first packet, as [`Flow::shown`] keeps them.
     pub shown: Shown,
     /// [`Flow::expected`] of its first packet.
     pub expected: u32,
     /// The key has an entry of an earlier flow, which lies in [`Found::flow`]. Written by the search.
     pub renews: bool,
-    /// The source becomes ours where the packet leaves the node.
+    /// The source becomes an address of this node where the packet leaves the node.
     pub masquerade: bool,
-    /// Its first packet can get no other port (SCTP in pieces): no flow, rather than one it cannot follow.
+    /// The port of the first packet cannot change (SCTP in fragments): without it the flow is refused, since the packet
+    /// could not follow it.
     pub port_stays: bool,
-    /// A client that is its own backend is turned round on its device, under an address that stands for it.
+    /// A client that is its own backend gets its packet back on its interface, from an address that stands for the
+    /// client (hairpin).
     pub may_turn: bool,
-    /// The address of this node under which a packet of this host
-    /// goes on, with a port of ours; unspecified for all others.
+    /// The address of this node from which a packet of this host continues, with a port of the reserved range;
+    /// unspecified for all other packets.
     pub source: Ip,
 }
 
 impl Begin {
-    /// A flow that begins with a packet as it came, which keeps its source. `renews`: [`Begin::renews`].
+    /// A flow that begins with a packet as it came, and keeps the packet's source. `renews`: [`Begin::renews`].
     #[inline(always)]
     pub(super) fn of<P: Packet, T: Clock>(
         packet: &P,
@@ -67,26 +69,27 @@ impl Begin {
 }
 
 /// The entries of a flow in the making, or of its masquerade where that gets its source. Written by `begin` and
-/// `ports`; nobody reads them once they are in the tables.
+/// `ports`; not read any more once the entries are in the tables.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Pair {
     /// The entry that the client's packets meet. Its key is that of the packet.
     pub forward: Flow,
-    /// The entry that the answers meet, whose key is reserved (`ports`).
+    /// The entry that the replies meet, whose key is reserved (`ports`).
     pub reply: Entry,
-    /// The entry that has the source become ours where the packet leaves, until when that is not chosen.
+    /// The entry that translates the source where the packet leaves. Its address is unspecified until that is chosen.
     pub pending_masquerade: Entry,
-    /// The entry that is in the way of the reply: that of another flow, under the key of the reply.
+    /// The entry that occupies the key of the reply and belongs to another flow.
     pub occupant: Flow,
     /// The entry of the other direction of the occupant's flow.
     pub occupant_opposite: Entry,
-    /// The packet of the new flow that made its reply.
+    /// Whether this packet made the reply entry, or another packet of the same flow.
     pub reservation: Reservation,
 }
 
-/// Writes the forward entry of the flow of `scratch.headers.key` that begins as `scratch.begin` says into
-/// `scratch.pair`, and its reply. Until both ends have spoken its entries may be displaced (`life/tiers`).
+/// Writes the forward entry of the flow of `scratch.headers.key`, and its reply, into `scratch.pair`.
+///
+/// `scratch.begin` gives the properties. Until both ends have spoken the entries may be displaced (`life/tiers`).
 #[inline(always)]
 pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, .. } = scratch;
@@ -102,8 +105,8 @@ pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
         return Err(Verdict::Drop(DropReason::SctpChecksum));
     }
     write_reply(&headers.key, &pair.forward, begin.device, &mut pair.reply);
-    // Egress looks up only packets of backends in this filter,
-    // so the bit must be set before the first reply can arrive.
+    // Egress looks up only packets of backends in this filter, so the bit must be set before the first reply can
+    // arrive.
     tables.put_in_use(&choice.backend.ip, choice.backend.port);
     Ok(())
 }
@@ -139,8 +142,11 @@ fn write_forward(
     }
 }
 
-/// Puts the other entries of the flow in the making, whose reply stands, the forward one last, and what else is
-/// remembered of its first packet, which follows that entry from here on.
+/// Puts the other entries of the flow in the making, whose reply is in the table, into the tables, the forward one
+/// last.
+///
+/// Then stores what later packets need: affinity, and the ports of a fragmented datagram. The first packet follows the
+/// forward entry from here on.
 #[inline(always)]
 pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, fragment, .. } = scratch;
@@ -151,13 +157,14 @@ pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
         write_masquerade(&found.key, &found.flow, mark);
         stands = tables.put_flow(&mark.key, &mark.flow);
     } else if tables.settings().is_some_and(|all| all.has(Settings::MASQUERADE_KUBE_PROXY)) {
-        // An earlier flow of these ends, by another frontend, may have left there without its source.
+        // An earlier flow between these ends, by another frontend, may have left an entry there whose source is not
+        // chosen yet.
         found.key.write_masquerade_key(&found.flow, &mut mark.key);
         tables.remove_flow(&mark.key);
     }
     // The forward entry is last: a packet that finds it may rely on all others.
     stands = stands && tables.put_flow(&found.key, &found.flow);
-    // The protected table is asked first: an old entry there would hide the new transient one.
+    // The protected table is looked up first: an old entry there would hide the new transient one.
     if begin.renews {
         tables.remove_protected(&found.key);
     }
@@ -166,14 +173,14 @@ pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
         fragments::remember(tables, headers, fragment);
         return Ok(());
     }
-    // A reply that another CPU wrote for the same flow belongs to that CPU's forward entry: leave it.
+    // A reply that another CPU wrote for the same flow belongs to that CPU's forward entry, so it stays.
     if pair.reservation == Reservation::Made {
         end_tail(tables, found);
     }
     Err(Verdict::Drop(DropReason::FlowTableFull))
 }
 
-/// Writes the reply of a forward entry, and its key. `device`: that by which the client's packets come.
+/// Writes the reply of a forward entry, and its key. `device`: the interface by which the client's packets come.
 #[inline(always)]
 const fn write_reply(key: &FlowKey, forward: &Flow, device: u32, reply: &mut Entry) {
     key.write_opposite(forward, &mut reply.key);
@@ -183,7 +190,7 @@ const fn write_reply(key: &FlowKey, forward: &Flow, device: u32, reply: &mut Ent
     reply.flow.client_device = device;
 }
 
-/// Writes the entry that has the source of a flow become ours.
+/// Writes the entry that translates the source of a flow, with no address chosen yet.
 #[inline(always)]
 const fn write_masquerade(key: &FlowKey, forward: &Flow, mark: &mut Entry) {
     forward.write_entry(Kind::MASQUERADE, &mut mark.flow);
@@ -191,8 +198,10 @@ const fn write_masquerade(key: &FlowKey, forward: &Flow, mark: &mut Entry) {
     key.write_masquerade_key(forward, &mut mark.key);
 }
 
-/// Ends the flow in `found`, which the packet's key meant before, but for its forward entry. Where another flow has
-/// taken its reply over ([`ports::reserve`]), nothing is left to end: the masquerade beside that is the other's too.
+/// Ends the flow in `found`, which had the packet's key before, except for its forward entry.
+///
+/// Where another flow has taken its reply over ([`ports::reserve`]), nothing is left to end: the masquerade entry
+/// beside that reply belongs to the other flow too.
 #[inline(never)]
 fn end_old<T: Flows>(tables: &T, found: &mut Found) {
     let Found { key, flow, opposite, .. } = found;
@@ -204,8 +213,10 @@ fn end_old<T: Flows>(tables: &T, found: &mut Found) {
     }
 }
 
-/// Makes the reply of the forward entry that was found anew. `device`: that of its client. False where its tuple is
-/// another flow's by now: then this one ends, and its next packet begins anew with another port.
+/// Restores the reply of the forward entry that was found. `device`: the interface of its client.
+///
+/// False where another flow has the tuple by now: then this flow ends, and its next packet begins a new one with
+/// another port.
 #[inline(always)]
 pub(super) fn make_reply<T: Flows>(
     tables: &T,
@@ -221,8 +232,8 @@ pub(super) fn make_reply<T: Flows>(
     stands
 }
 
-/// Removes all entries of the flow whose forward entry is in `found`, but that one. Its reply comes last:
-/// who makes it anew makes the others after that.
+/// Removes all entries of the flow whose forward entry is in `found`, except that one. The reply comes last: a CPU that
+/// restores the flow makes the reply first, and the other entries after it.
 #[inline(never)]
 pub(super) fn end_tail<T: Flows>(tables: &T, found: &mut Found) {
     let Found { key, flow, visited, .. } = found;
@@ -232,7 +243,7 @@ pub(super) fn end_tail<T: Flows>(tables: &T, found: &mut Found) {
             tables.remove_flow(&visited.key);
             visited.flow.to.write_reversed(&mut visited.key.tuple);
             visited.key.side = Side::INGRESS;
-            // Where the kernel has displaced it, the tuple may be another flow's by now.
+            // Where the kernel has displaced the entry, another flow may have the tuple by now.
             let has_answers = tables.flow(&visited.key, &mut visited.flow);
             if has_answers && visited.flow.to.is_reverse_of(&flow.to) {
                 tables.remove_flow(&visited.key);

@@ -1,4 +1,4 @@
-//! Which service a packet asks for, and which backend answers.
+//! The choice of a service for a packet or a socket, and of the backend that gets it.
 
 use crate::addr::Ip;
 use crate::config::{Settings, address};
@@ -15,42 +15,44 @@ use crate::tables::{Clock, Node, Services};
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Asker {
-    /// Source address, or cookie, as affinity knows it.
+    /// The source address of a packet, or the node's own address for a socket call: the key of the affinity.
     pub client: Ip,
-    /// Source address as `loadBalancerSourceRanges` sees it.
+    /// The source address as `loadBalancerSourceRanges` sees it.
     pub source: Ip,
-    /// Hash of what begins the flow.
+    /// The hash that chooses the Maglev slot: of the tuple of a packet, or of the socket's cookie and destination.
     pub hash: u32,
-    /// Not 0: a pod of this node or the node itself; external policy Local does not bind it.
+    /// Not 0: the client is a pod of this node or the node itself; external policy Local does not bind it.
     pub local: u32,
 }
 
-/// The service that a packet or a socket asks for, and the backend that is chosen for it.
+/// The service that a packet or a socket addresses, and the backend that is chosen for it.
 ///
 /// Written by `choose`, but for `asker` (`first`, `host`, `socket`) and for the backend that a packet names itself
 /// (`direct`). Read by `begin` and by `explain`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Choice {
-    /// The key by which `SERVICES` is asked.
+    /// The key of the lookup in `SERVICES`.
     pub frontend: Frontend,
     /// The service that was found.
     pub service: Service,
-    /// The client.
+    /// The client that policy, affinity and the choice of the slot depend on.
     pub asker: Asker,
     /// The backend chosen for a new flow.
     pub backend: Backend,
-    /// Its row.
+    /// The row of that backend.
     pub backend_id: BackendId,
-    /// The set it was chosen from: 0 Cluster, 1 Local.
+    /// The set that the backend was chosen from: 0 Cluster, 1 Local.
     pub scope: u32,
 }
 
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Finds the service of `choice.frontend`: that of the address itself, else, for an address or port of a service range,
-/// that of a `NodePort`, else the entry of a known ClusterIP or a service range (contract 3.2, step 2).
+/// Finds the service of `choice.frontend` (contract 3.2, step 2).
+///
+/// That is the service of the address itself; otherwise, for an address or port of a service range, that of a
+/// `NodePort`, and then the entry of a known ClusterIP or a service range.
 #[inline(never)]
 pub(super) fn locate<T: Clock + Node + Services>(
     tables: &T,
@@ -62,7 +64,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
     let ip = choice.frontend.ip;
-    // The key of `NodePorts` is nobody's address.
+    // The unspecified address is the key of `NodePorts`, and no host has it.
     if ip.is_unspecified() {
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
@@ -72,7 +74,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
         let is_hosts = choice.service.flags.has(Flags::HOST);
         return if is_hosts { Err(Refusal::Pass(PassReason::NotOurs)) } else { Ok(()) };
     }
-    // A removed frontend begins no flow, unless its address has another one.
+    // A removed frontend begins no flow, unless a `NodePort` or a range has an entry for its address.
     let rest = if is_leaving { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
     if !is_in_ranges {
         return rest;
@@ -85,13 +87,13 @@ pub(super) fn locate<T: Clock + Node + Services>(
             return Ok(());
         }
     }
-    // A ClusterIP that is gone is what any other port or address of its range is.
+    // A removed ClusterIP is treated as any other port or address of its range.
     if !in_ranges(settings, &ip) {
         return rest;
     }
     choice.frontend = Frontend::cluster_address(ip);
     if tables.service(&choice.frontend, &mut choice.service) {
-        // Answers to processes of this node that ask such an address from itself.
+        // These are replies to processes of this node that send to such an address from that same address.
         let is_hosts = choice.service.flags.has(Flags::HOST);
         let pass = Refusal::Pass(PassReason::NotOurs);
         Err(if is_hosts { pass } else { Refusal::Reject(Turn::UnknownPort) })
@@ -102,8 +104,8 @@ pub(super) fn locate<T: Clock + Node + Services>(
     }
 }
 
-/// Finds the service of `choice.frontend`, whose address is a loopback one: a `NodePort`, where the agent is told to
-/// serve them there (`localhostNodePorts`).
+/// Finds the service of `choice.frontend`, whose address is a loopback one: that of a `NodePort`, where the settings
+/// have the agent serve `NodePorts` there (`localhostNodePorts`).
 #[inline(never)]
 pub(super) fn locate_loopback<T: Clock + Node + Services>(
     tables: &T,
@@ -119,7 +121,7 @@ pub(super) fn locate_loopback<T: Clock + Node + Services>(
 
 /// Whether an address may be a ClusterIP.
 ///
-/// VERIFIER: a function of its own, or each comparison doubles the paths of the program around it.
+/// VERIFIER: a function of its own: inlined, each comparison doubles the paths of the program around it.
 #[inline(never)]
 pub(super) fn in_ranges(settings: &Settings, ip: &Ip) -> bool {
     settings.services.contain(ip)
@@ -163,7 +165,7 @@ pub(super) fn choose<T: Clock + Node + Services>(
     if there && choice.backend.epoch != 0 { Ok(()) } else { Err(bad) }
 }
 
-/// Whether traffic policy Local binds this client: an external one does not bind pods of this node, nor the node.
+/// Whether traffic policy Local binds this client: an external policy binds neither pods of this node nor the node.
 #[inline(always)]
 pub const fn is_local_only(flags: Flags, asker: &Asker) -> bool {
     flags.has(Flags::LOCAL_POLICY) && !(flags.has(Flags::EXTERNAL) && asker.local != 0)
@@ -186,8 +188,8 @@ fn member<T: Clock + Node + Services>(tables: &T, set: &Set, hash: u32) -> Optio
     tables.slot_word(set.line + index / MEMBERS_PER_LINE, index % MEMBERS_PER_LINE)
 }
 
-/// Finds the backend a client sticks to, if it is still in the set in use. The memory of the other set
-/// counts too: all frontends of a service port share their affinity.
+/// Finds the backend that a client sticks to, if it is still in the set in use. The memory of the other set counts too:
+/// all frontends of a service port share their affinity.
 #[inline(always)]
 fn remembered<T: Clock + Node + Services>(tables: &T, choice: &mut Choice, now: u64) -> bool {
     let wanted = if choice.scope == 0 { Backend::IN_CLUSTER_SET } else { Backend::IN_LOCAL_SET };
@@ -211,8 +213,10 @@ fn remembered<T: Clock + Node + Services>(tables: &T, choice: &mut Choice, now: 
     false
 }
 
-/// Looks at what is remembered of a client whose flow both ends have confirmed: the kernel displaces rows first that
-/// nobody has looked at, so that a flood from ever new addresses displaces only its own.
+/// Looks up the affinity rows of a client whose flow both ends have confirmed.
+///
+/// The kernel first displaces rows without a recent lookup, so that a flood from ever new addresses displaces only its
+/// own rows.
 #[inline(always)]
 pub(super) fn confirm<T: Services>(tables: &T, flow: &Flow, ip: Ip) {
     if flow.flags & Flow::STICKY == 0 {
@@ -223,7 +227,7 @@ pub(super) fn confirm<T: Services>(tables: &T, flow: &Flow, ip: Ip) {
     }
 }
 
-/// Remembers or refreshes a client's backend, once its new flow stands.
+/// Stores or refreshes the backend of a client, once its new flow is in the tables.
 #[inline(always)]
 pub(super) fn remember<T: Clock + Node + Services>(tables: &T, choice: &Choice, now: u64) {
     if choice.service.affinity == 0 {

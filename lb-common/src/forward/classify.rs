@@ -10,17 +10,18 @@ use crate::packet::Packet;
 use crate::tables::Filters;
 use crate::wire::View;
 
-/// The class of a packet: the first that fits, in this order.
+/// The class of a packet: the first of the variants that applies, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// It comes in to a source that we made up: the answer of a backend.
+    /// The packet comes in to a translated source: it is the reply of a backend.
     Answer,
-    /// It is to an address where frontends may be. Out of the node: only if a process of this host made it.
+    /// The packet goes to an address where frontends may be; at egress only if a process of this host sent it.
+    ///
     /// `is_in_ranges`: its address or port lies in a range of ClusterIPs or NodePorts; otherwise one lookup decides.
     Frontend { is_in_ranges: bool },
-    /// It is to or from an address where backends are.
+    /// The packet goes to or comes from an address where backends are.
     Backend,
-    /// It is for nobody.
+    /// A packet for no Service.
     NoService,
 }
 
@@ -49,8 +50,10 @@ pub(super) fn ingress<P: Packet, T: Filters>(
     Class::NoService
 }
 
-/// The class of a packet that goes out. All packets of flows but those of this host have a backend at one end to
-/// which some flow of this node goes; two bytes tell most other packets from these (ADR 0020).
+/// The class of a packet that goes out.
+///
+/// All packets of flows, except those of this host, have at one end a backend that some flow of this node goes to; two
+/// bytes of a filter distinguish most other packets from these (ADR 0020).
 #[inline(always)]
 pub(super) fn egress<P: Packet, T: Filters>(
     packet: &P,
@@ -74,7 +77,7 @@ pub(super) fn egress<P: Packet, T: Filters>(
     if is_backends { Class::Backend } else { Class::NoService }
 }
 
-/// The class of a packet by its destination: what is no possible frontend is looked up nowhere.
+/// The class of a packet by its destination. A destination that is no possible frontend needs no lookup.
 #[inline(always)]
 pub(super) fn frontend(settings: &Settings, tuple: &Tuple, v4: bool) -> Class {
     let is_in_ranges = is_in_ranges(settings, &tuple.destination, tuple.destination_port, v4);
@@ -85,7 +88,9 @@ pub(super) fn frontend(settings: &Settings, tuple: &Tuple, v4: bool) -> Class {
     }
 }
 
-/// Whether a destination may be a ClusterIP or a `NodePort`. Other frontends are found by the filter of their addresses
+/// Whether a destination may be a ClusterIP or a `NodePort`.
+///
+/// Other frontends are found by the filter of their addresses
 /// ([`ServiceRanges::may_be_vip`](crate::config::ServiceRanges::may_be_vip)) and one lookup.
 #[inline(always)]
 pub(super) const fn is_in_ranges(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> bool {
@@ -93,19 +98,20 @@ pub(super) const fn is_in_ranges(settings: &Settings, ip: &Ip, port: Port, v4: b
     ranges.may_be_cluster_ip(ip, v4) || ranges.may_be_node_port(port)
 }
 
-/// Whether packets leave by such a device under our address: to a pod only where it is done as kube-proxy does it.
+/// Whether packets that leave by an interface of this role may get an address of this node as their source. Towards a
+/// pod they do only where the masquerade follows kube-proxy.
 #[inline(always)]
 pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
     role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY)
 }
 
-/// Whether a packet is from a backend that flows of this node go to; at times true of others.
+/// Whether a packet comes from a backend that flows of this node go to, by a filter: false positives are possible.
 #[inline(always)]
 pub(super) fn is_from_backend<T: Filters>(tables: &T, tuple: &Tuple) -> bool {
     tables.is_in_use(&tuple.source, tuple.source_port)
 }
 
-/// Whether a pod may be speaking straight to a backend, or a client outside begins to. The latter is of interest only
+/// Whether a pod may be sending straight to a backend, or a client outside may be beginning to. The latter matters only
 /// for backends that flows of this node go to.
 #[inline(always)]
 pub(super) fn is_to_backend<T: Filters>(
@@ -122,7 +128,7 @@ pub(super) fn is_to_backend<T: Filters>(
     }
 }
 
-/// Whether a packet that comes in may be the answer of a backend that a short cut can take (ADR 0021).
+/// Whether a packet that comes in may be the reply of a backend that can bypass the stack (ADR 0021).
 #[inline(always)]
 pub(super) fn may_be_answer<P: Packet, T: Filters>(
     packet: &P,
@@ -135,8 +141,10 @@ pub(super) fn may_be_answer<P: Packet, T: Filters>(
         && tables.may_be_backend(&tuple.source, tuple.source_port)
 }
 
-/// Whether a packet may be the answer to a source that we made up: a backend to an address of this node with a port
-/// of our range, or to the address that stands for a pod that reaches itself.
+/// Whether a packet may be the reply to a translated source.
+///
+/// Its destination is an address of this node with a port of the reserved range, and its source a backend; or its
+/// destination is the address that stands for a pod that is its own backend (hairpin).
 #[inline(always)]
 fn is_to_translated_source<T: Filters>(
     tables: &T,

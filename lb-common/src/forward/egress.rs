@@ -1,4 +1,5 @@
-//! Packets that go out: answers to a client, flows that leave the node for a remote backend, and this host's own.
+//! Packets that go out: replies to a client, flows that leave the node for a remote backend, and packets of this host's
+//! processes.
 
 use crate::event::{Translation, Verdict};
 use crate::flow::{Kind, Side};
@@ -10,7 +11,7 @@ use crate::forward::{Role, Step};
 use crate::tables::Tables;
 use crate::wire::Piece;
 
-/// Handles any packet that goes out by a device.
+/// Handles any packet that goes out by an interface.
 #[inline(always)]
 pub fn whole<P: Parts<T>, T: Tables>(
     packet: &mut P,

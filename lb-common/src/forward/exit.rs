@@ -1,4 +1,4 @@
-//! The way out of a packet that carries its new addresses: on, back by the same device, or past the stack.
+//! The way out of a packet that carries its new addresses: on, back by the same interface, or past the stack.
 
 pub(super) mod bypass;
 pub(super) mod next_hop;
@@ -11,45 +11,45 @@ use crate::packet::Packet;
 use crate::route::Route;
 use crate::wire::View;
 
-/// Where a packet goes from here.
+/// The destination of a packet when its path ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExitTo {
-    /// On, as it would have gone: to the stack, or out by this device.
+    /// It continues as without a translation: to the stack, or out by this interface.
     #[default]
     Stack,
-    /// To the next hop of its route, past the stack, as a router would send it.
+    /// It goes to the next hop of its route, past the stack, as a router would send it.
     NextHop,
-    /// By the device of its route, where the kernel finds the next hop.
+    /// It leaves by the interface of its route, where the kernel finds the next hop.
     Device,
-    /// To the stack, shown at the device of its route.
+    /// It goes to the stack, as received at the interface of its route.
     StackAt,
 }
 
-/// The way out of a packet. Written by the stages that choose it (`seek`, `bypass`, `redirect`, `host`, `icmp`), read by
-/// [`leave`] and by the program.
+/// The way out of a packet. Written by the stages that choose it (`seek`, `bypass`, `redirect`, `host`, `icmp`), read
+/// by [`leave`] and by the program.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Exit {
-    /// The device and the link-layer addresses by which a packet goes that does not simply go on. With a packet that
-    /// is too big, the MTU of its route (`reject`).
+    /// The interface and the link-layer addresses of a packet that does not simply continue. For a packet that is too
+    /// big, the MTU of its route (`reject`).
     pub route: Route,
-    /// Not 0: the packet goes to the other end of that device, which is a pod's.
+    /// Not 0: the packet goes to the other end of that interface, a veth whose peer is in a pod.
     pub to_peer: u32,
     pub to: ExitTo,
-    /// Whether the settings let packets of flows bypass the stack here: then a next hop is looked for.
+    /// Whether the settings let packets of flows bypass the stack here: then the path looks for a next hop.
     pub may_bypass: bool,
-    /// The hop limit that a packet came with for which one is looked for.
+    /// The hop limit with which the packet came, if the path looks for a next hop.
     pub hops: u8,
-    /// The tuple of an answer to the packet, by which the way to its source is looked up (`bypass`) ...
+    /// The tuple of a reply to the packet, by which the route to its source is looked up (`bypass`).
     pub tuple_back: Tuple,
-    /// ... and that way.
+    /// The route to the source of the packet, as found by `tuple_back`.
     pub route_back: Route,
     /// The addresses that an ICMP message gets (`icmp`). Any other packet gets those of the entry that it follows.
     pub icmp: Tuple,
 }
 
-/// Ends the path of a packet that has its addresses. `kind`: that of the
-/// entry that it follows. `what`: its translation, where it goes on.
+/// Ends the path of a packet that carries its new addresses. `kind`: the kind of the entry that it follows. `what`: its
+/// translation, where it continues.
 #[inline(always)]
 pub(super) fn leave<P: Packet>(
     packet: &mut P,
@@ -75,13 +75,13 @@ pub(super) fn leave<P: Packet>(
     }
 }
 
-/// Addresses a packet to the device at which the stack is shown it.
+/// Addresses a frame to the interface at which the stack receives it.
 #[inline(always)]
 fn show<P: Packet>(packet: &mut P, route: &Route) -> Option<()> {
     packet.write(0, route.next_hop_address())
 }
 
-/// Ends the path of a packet that goes back to where it came from: swaps the link-layer addresses.
+/// Ends the path of a packet that goes back to its sender: swaps the link-layer addresses.
 #[inline(always)]
 pub(super) fn turn_round<P: Packet>(packet: &mut P, why: Turn) -> Verdict {
     match swap_link(packet) {

@@ -1,8 +1,8 @@
-//! The fast path: plain packets that are not ours, and packets of established flows that need no state change.
+//! The fast path: plain packets for no Service, and packets of established flows that need no state change.
 //!
 //! It decides like the whole path, with constant offsets and at most one lookup of a flow, and leaves every other
-//! packet to it (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is
-//! a program of its own at tc (ADR 0040) and a function of its own at XDP: its use of the stack and of registers costs
+//! packet to the whole path (`the_fast_path_decides_what_the_whole_one_does`). In the kernel the whole path is a
+//! program of its own at tc (ADR 0040) and a function of its own at XDP: its use of the stack and of registers costs
 //! nothing here.
 
 use crate::addr::{Ip, Protocol};
@@ -25,7 +25,7 @@ use crate::wire::{self, Headers, View};
 
 const NOT_OURS: Verdict = Verdict::Pass(PassReason::NotOurs);
 
-/// Handles a packet that comes in, if it is a common one.
+/// Handles a packet that comes in, if it is a common one. `None` leaves it to the whole path.
 #[inline(always)]
 pub fn ingress<P: Packet, T: Tables>(
     packet: &mut P,
@@ -58,7 +58,8 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         Class::Backend => return None,
         Class::Answer | Class::Frontend { .. } => {}
     }
-    // The way past the stack is asked of the kernel for each packet, and of the flows whether XDP has been there.
+    // The fast path has no stack bypass and no XDP redirect. A bypass asks the kernel for a route for each packet; at
+    // tc the flow table must tell whether XDP has translated the packet already.
     let sends = packet.is_at_xdp() && settings.has(Settings::REDIRECTS);
     let is_asked = if packet.is_at_xdp() {
         sends && is_answer
@@ -69,7 +70,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     if is_asked || begins_or_ends(&view) {
         return None;
     }
-    // VERIFIER: at tc there is no stack left for what is read of it.
+    // VERIFIER: at tc there is no stack left for a copy of the flow, so it is read into the working memory.
     let copy;
     let found = if packet.is_at_xdp() {
         copy = tables.copy_flow::<V4>(key);
@@ -78,7 +79,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         tables.flow_of::<V4>(key, flow).then_some(&*flow)
     };
     let Some(flow) = found else {
-        // To a process of this node, perhaps, at a port that translated sources may have as well.
+        // The packet may be for a process of this node, at a port that translated sources may have as well.
         let may_ask =
             role == Role::Pod || classify::frontend(settings, &key.tuple, V4) != Class::NoService;
         return if may_ask { None } else { Some(NOT_OURS) };
@@ -96,7 +97,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     follow(packet, tables, (&key.tuple, flow), &view, what)
 }
 
-/// Handles a packet that goes out, if it is a common one.
+/// Handles a packet that goes out, if it is a common one. `None` leaves it to the whole path.
 #[inline(always)]
 pub fn egress<P: Packet, T: Tables>(
     packet: &mut P,
@@ -140,8 +141,8 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     }
     let what = match flow.kind {
         Kind::REPLY => Translation::Reply,
-        // Without a service it is looked at again each time
-        // (`direct::is_stale`), without a source it is still to get one.
+        // A masquerade without a service is checked again for each packet (`direct::is_stale`). One without a source is
+        // still to get it from the whole path.
         Kind::MASQUERADE
             if classify::masquerades(settings, role)
                 && flow.service != 0
@@ -154,12 +155,12 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
     follow(packet, tables, (&key.tuple, flow), &view, what)
 }
 
-/// Whether a packet begins or ends something.
+/// Whether a packet begins or ends a connection, by its TCP flags.
 const fn begins_or_ends(view: &View) -> bool {
     view.tcp_flags & close::NOT_LAST != 0
 }
 
-/// The headers of a plain packet, and the settings.
+/// Reads the headers of a plain packet, and the settings.
 #[inline(always)]
 fn read<'t, P: Packet, T: Tables, const V4: bool>(
     packet: &P,
@@ -171,7 +172,7 @@ fn read<'t, P: Packet, T: Tables, const V4: bool>(
     Some((view, tables.settings()?))
 }
 
-/// A packet of a flow, if that needs no mark.
+/// Handles a packet of a flow, if its entry needs no mark.
 #[inline(always)]
 fn follow<P: Packet, T: Tables>(
     packet: &mut P,

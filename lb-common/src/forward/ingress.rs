@@ -1,4 +1,4 @@
-//! Packets that come in: a client asks a frontend, or a backend answers one of our own addresses.
+//! Packets that come in: requests of clients to frontends, and replies of backends to an address of this node.
 
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Kind, Side};
@@ -14,7 +14,7 @@ use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire::Piece;
 
-/// Handles any packet that comes in by a device.
+/// Handles any packet that comes in by an interface.
 #[inline(always)]
 pub fn whole<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -70,7 +70,7 @@ fn path<P: Parts<T>, T: Tables>(
     follow(packet, tables, scratch)
 }
 
-/// A packet of a known flow.
+/// Handles a packet of a known flow: marks its entry, finds the exit and rewrites the packet.
 #[inline(always)]
 fn follow<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -87,7 +87,8 @@ fn follow<P: Parts<T>, T: Tables>(
     }
     packet.part(tables, scratch, Part::Rewrite)?;
     if packet.is_at_xdp() && scratch.exit.to == ExitTo::NextHop {
-        // It counts for the entry that leaves, as for the one that came in.
+        // The entry by which the packet leaves is marked too. No tc program sees a redirected packet, so no other place
+        // marks that entry.
         touch(packet, tables, scratch)?;
     }
     let what = match scratch.found.flow.kind {
@@ -98,14 +99,14 @@ fn follow<P: Parts<T>, T: Tables>(
     Ok(leave(packet, scratch, what))
 }
 
-/// Ends the path of a packet that has its addresses.
+/// Ends the path of a packet that carries its new addresses. `what`: its translation.
 #[inline(always)]
 fn leave<P: Packet>(packet: &mut P, scratch: &Scratch, what: Translation) -> Verdict {
     let Scratch { headers, found, exit, .. } = scratch;
     exit::leave(packet, &headers.view, found.flow.kind, exit, what)
 }
 
-/// Decides whether a packet of a known flow goes past the stack, and by which way.
+/// Decides whether a packet of a known flow bypasses the stack, and its next hop.
 #[inline(always)]
 pub(super) fn bypass<P: Packet, T: Tables>(
     packet: &mut P,

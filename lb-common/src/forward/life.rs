@@ -1,7 +1,7 @@
-//! Whether the flow of an entry still counts.
+//! Whether the flow of an entry is still alive.
 //!
-//! Idle flows end without anybody's help: an entry that has not been seen for its lifetime is treated as absent,
-//! and the next flow that wants its place takes it. The agent's sweep only keeps the tables small.
+//! Idle flows end without any process: an entry that has not been seen for its lifetime is treated as absent, and the
+//! next flow that needs its place takes it. The agent's sweep only keeps the tables small.
 
 pub(super) mod close;
 pub(super) mod flows;
@@ -13,7 +13,7 @@ use crate::tables::{Clock, Flows};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
-/// The shortest lifetime of all: an entry seen more recently needs no closer look.
+/// The shortest lifetime of all, in nanoseconds: an entry seen more recently needs no closer check.
 pub(super) const SHORTEST: u64 = crate::flow::CLOSED as u64 * SECOND;
 
 /// Whether the flow of the entry that was found has been idle for longer than its lifetime.
@@ -23,14 +23,14 @@ pub(super) fn is_expired<T: Clock + Flows>(
     settings: &Settings,
     found: &mut Found,
 ) -> bool {
-    // An entry of this very tick was seen a moment ago; the clock is not asked.
+    // An entry of the current tick was seen a moment ago, so the clock need not be read.
     found.flow.tick() != tables.tick() && is_idle(tables, settings, found)
 }
 
 #[inline(never)]
 fn is_idle<T: Clock + Flows>(tables: &T, settings: &Settings, found: &mut Found) -> bool {
     let now = tables.now();
-    // A masquerade lives as long as the flow that it belongs to, which is judged by its other entries.
+    // A masquerade lives as long as its flow, whose lifetime is judged by the other entries.
     if now.saturating_sub(found.flow.seen) < SHORTEST || found.flow.is_masquerade() {
         return false;
     }

@@ -1,6 +1,6 @@
 //! The whole path in parts.
 //!
-//! In the kernel each part is a function of its own that the verifier walks once, by itself: neither the ways through
+//! In the kernel each part is a function of its own that the verifier walks once, by itself: neither the branches of
 //! the parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
 use crate::event::{PassReason, Verdict};
@@ -19,7 +19,7 @@ use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;
 
-/// Runs the parts of a kind of packet: here in place, in the kernel as functions.
+/// Runs the parts for one kind of packet: on the host in place, in the kernel as functions.
 pub trait Parts<T: Tables>: Packet + Sized {
     /// Runs one part. An error ends the path.
     #[inline(always)]
@@ -28,7 +28,7 @@ pub trait Parts<T: Tables>: Packet + Sized {
     }
 }
 
-/// The result of a part. Some parts end no path.
+/// The result of a part. Parts without a result never end the path.
 trait PartResult {
     fn step(self) -> Step<()>;
 }
@@ -47,13 +47,13 @@ impl PartResult for () {
     }
 }
 
-/// Declares the parts, with the function that each is.
+/// Declares the parts, each with the function that implements it.
 macro_rules! parts {
     (
         alone { $($(#[$lone_doc:meta])* $lone:ident => $run_lone:path;)* }
         $($(#[$doc:meta])* $part:ident => $run:path;)*
     ) => {
-        /// A part of the path.
+        /// A part of the path, by the name of its step.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Part {
             $($(#[$lone_doc])* $lone,)*
@@ -87,7 +87,7 @@ macro_rules! parts {
 
 parts! {
     alone {
-        /// Gives a later fragment that goes out its ports.
+        /// Gives a later fragment that goes out the ports of its datagram.
         Recall => fragments::recall;
         /// Writes the entries of a flow that begins.
         Prepare => begin::prepare;
@@ -100,40 +100,40 @@ parts! {
         /// Finds the flow of a packet of this host, or its service.
         HostSeek => host::seek;
     }
-    /// Reads the headers.
+    /// Reads the headers of the packet into the working memory.
     Parse => parse;
-    /// ICMP, in either direction.
+    /// Handles ICMP messages, in either direction.
     Icmp => icmp::part;
-    /// Fragments that come in.
+    /// Gives a later fragment that comes in the ports of its datagram, or holds it.
     Place => fragments::place;
-    /// Finds the flow of a packet that comes in, or what becomes of it without one.
+    /// Finds the flow of a packet that comes in, or decides what becomes of the packet without one.
     Seek => seek::ingress;
-    /// Makes anew what was displaced of a transient flow.
+    /// Restores the displaced entries of a transient flow.
     Mend => tiers::mend;
     /// Finds the flow of a packet that goes out.
     SeekOut => seek::egress;
-    /// Refuses a packet.
+    /// Ends the path of a refused packet: passes, drops or rejects it.
     Refuse => reject::part;
     /// Chooses service and backend for a packet that begins a flow.
     First => first::part;
     /// Gives a masqueraded flow its source.
     Masquerade => ports::masquerade;
-    /// Marks the entry of a packet that is of a flow.
+    /// Marks the entry that a packet follows as seen.
     Touch => flows::touch_part;
-    /// Finds the way of a packet that goes past the stack.
+    /// Finds the next hop of a packet that bypasses the stack.
     Bypass => ingress::bypass;
     /// Makes the packet carry its new addresses and ports.
     Rewrite => rewrite::part;
     /// Chooses a backend for a packet of this host.
     HostFirst => host::first;
-    /// Finds the way of a packet of this host to its backend.
+    /// Finds the route of a packet of this host to its backend.
     HostExit => host::exit;
-    /// Finds the interface at which an answer to this host is shown.
+    /// Finds the interface at which the stack receives an answer to this host.
     Delivery => host::delivery;
 }
 
-/// The result of a part for the function around it in the kernel: not
-/// 0 where it ends the path, with its verdict in the working memory.
+/// The result of a part for the function around it in the kernel: not 0 where the part ends the path, with its verdict
+/// in the working memory.
 #[inline(always)]
 pub const fn hand_over(step: Step<()>, scratch: &mut Scratch) -> u32 {
     match step {
@@ -145,7 +145,7 @@ pub const fn hand_over(step: Step<()>, scratch: &mut Scratch) -> u32 {
     }
 }
 
-/// The result of such a function.
+/// Turns the result of such a kernel function back into a step.
 #[inline(always)]
 pub const fn take_over(ended: u32, scratch: &Scratch) -> Step<()> {
     if ended == 0 { Ok(()) } else { Err(scratch.verdict) }

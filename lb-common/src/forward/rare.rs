@@ -1,4 +1,5 @@
-//! Packets that are not the common case: ICMP, refusals, fragments, packets of this host, and packets to a backend itself.
+//! Packets outside the common case: ICMP, rejections, fragments, packets of this host, and packets straight to a
+//! backend.
 
 pub(super) mod direct;
 pub(super) mod fragments;

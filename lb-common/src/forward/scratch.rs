@@ -12,23 +12,23 @@ use crate::flow::Fragment;
 use crate::forward::{Begin, Choice, Exit, Found, Pair, Quoted, Refusal, Role, Search};
 use crate::wire::Headers;
 
-/// The way on from the search for a packet's flow.
+/// The next step of a packet after the search for its flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Next {
-    /// It follows the flow in [`Scratch::found`].
+    /// The packet follows the flow in [`Scratch::found`].
     #[default]
     Follow,
-    /// It begins a flow to the service in [`Scratch::choice`].
+    /// The packet begins a flow to the service in [`Scratch::choice`].
     First,
-    /// It begins a flow to the backend that it names ([`crate::forward`], `direct`).
+    /// The packet begins a flow to the backend that it names itself ([`crate::forward`], `direct`).
     Direct,
-    /// It is one of this host's own.
+    /// The packet was sent by a process of this host.
     Host,
-    /// It follows the flow, whose source is yet to be chosen.
+    /// The packet follows the flow, whose source is yet to be chosen.
     Masquerade,
-    /// The flow that was found is gone, as [`crate::forward`], `tiers` has found out: the search begins anew.
+    /// The flow that was found is gone, as [`crate::forward`], `tiers` has found out: the search starts over.
     Again,
-    /// It is refused, as [`Scratch::refusal`] says.
+    /// The packet is refused, as [`Scratch::refusal`] says.
     Refuse,
 }
 
@@ -42,26 +42,26 @@ pub struct Scratch {
     pub found: Found,
     /// The service and the backend that are chosen for a packet without a flow.
     pub choice: Choice,
-    /// How its flow is made.
+    /// The properties of the flow that the packet begins.
     pub begin: Begin,
-    /// The entries in the making.
+    /// The entries of the flow in the making.
     pub pair: Pair,
     /// The search for a source port of the flow in the making.
     pub search: Search,
-    /// The way out.
+    /// The way out of the packet: where it goes, and by which route.
     pub exit: Exit,
     /// The packet that an ICMP error quotes.
     pub quoted: Quoted,
-    /// The datagram that a fragment is of. Written and read by [`crate::forward`], `fragments`.
+    /// The datagram that a fragment belongs to. Written and read by [`crate::forward`], `fragments`.
     pub fragment: Fragment,
-    /// The role of the device. Written when the whole path begins.
+    /// The role of the interface. Written when the whole path begins.
     pub role: Role,
-    /// The way on. Written by the searches (`seek`, `host`) and by a choice that fails (`first`), read by the order
-    /// of the parts (`ingress`, `egress`, `host`).
+    /// The next step. Written by the searches (`seek`, `host`) and by a choice that fails (`first`); read by the
+    /// functions that run the parts in order (`ingress`, `egress`, `host`).
     pub next: Next,
     /// Why no backend is chosen. Written where a packet is refused, read by `reject`.
     pub refusal: Refusal,
-    /// The end of the path. Written by the part that ends it, where
-    /// that is a function of its own, and read by its caller.
+    /// The verdict. Written by the part that ends the path, where that is a function of its own, and read by its
+    /// caller.
     pub verdict: Verdict,
 }

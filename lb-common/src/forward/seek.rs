@@ -21,7 +21,7 @@ use crate::wire::Headers;
 
 const NOT_OURS: Step<()> = Err(Verdict::Pass(PassReason::NotOurs));
 
-/// Packets that come in.
+/// Decides about packets that come in: which flow they follow, or what they begin.
 #[inline(always)]
 pub(super) fn ingress<P: Packet, T: Tables>(
     packet: &mut P,
@@ -43,7 +43,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
         return Ok(());
     }
     let Headers { view, key, .. } = &*headers;
-    // A flow that may be there is asked for first, and most packets need no more.
+    // The lookup of a flow comes first: most packets belong to one, and need no more.
     let is_asked = class != Class::Backend;
     if is_asked && accelerated::is(packet, tables, settings, (headers, found), (class, *role)) {
         return Err(Verdict::Pass(PassReason::Accelerated));
@@ -63,7 +63,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     choice.frontend = Frontend::new(*ip, port, view.protocol);
     let is_in_ranges = match class {
         Class::Frontend { is_in_ranges } => is_in_ranges,
-        // A source of ours may be a frontend as well.
+        // A translated source may be a frontend as well.
         Class::Answer | Class::Backend | Class::NoService => {
             classify::is_in_ranges(settings, ip, port, view.v4)
         }
@@ -90,7 +90,7 @@ pub(super) fn ingress<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// A packet to no frontend: perhaps one of a client that speaks to a backend by its own address.
+/// Handles a packet to no frontend. Its client may be sending to a backend by the backend's own address.
 #[inline(always)]
 fn without_service<P: Packet, T: Tables>(
     packet: &P,
@@ -109,7 +109,7 @@ fn without_service<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// A packet that goes out and is of no flow.
+/// Handles a packet that goes out and belongs to no flow.
 #[inline(always)]
 fn without_flow<T: Tables>(
     tables: &T,
@@ -124,7 +124,7 @@ fn without_flow<T: Tables>(
     NOT_OURS
 }
 
-/// Packets that go out.
+/// Decides about packets that go out: which flow they follow, or whether a process of this host sent them.
 #[inline(always)]
 pub(super) fn egress<P: Packet, T: Tables>(
     packet: &mut P,
@@ -140,12 +140,13 @@ pub(super) fn egress<P: Packet, T: Tables>(
         return without_flow(tables, settings, headers, found, role);
     }
     let may_ask = class != Class::Backend;
-    // A server of this host answers from an address that flows go to, and its client's port may be that of a NodePort.
+    // A server of this host answers from an address that is also a backend of flows, and the port of its client may be
+    // a NodePort's number.
     if may_ask && (role == Role::Host || !classify::is_from_backend(tables, tuple)) {
         *next = Next::Host;
         return Ok(());
     }
-    // A SYN answers nothing.
+    // A SYN is never a reply: it begins a connection, whatever flow has its tuple.
     let known = found.look_up(tables, key)
         && !(found.flow.is_answer() && view.is_syn())
         && !life::is_expired(tables, settings, found);
@@ -163,7 +164,7 @@ pub(super) fn egress<P: Packet, T: Tables>(
     }
     *next = match found.flow.kind {
         Kind::REPLY => Next::Follow,
-        // The backend may turn out to be behind a pod's device: then its answer comes back this way.
+        // The backend may be behind a pod's interface: then its reply comes back this way.
         Kind::MASQUERADE if classify::masquerades(settings, role) => {
             if found.flow.to.source.is_unspecified() { Next::Masquerade } else { Next::Follow }
         }

@@ -1,9 +1,9 @@
-//! The socket hooks: a TCP socket of this host is connected to a backend directly, and shown the frontend.
+//! The socket hooks: they connect a TCP socket of this host to a backend directly, and show it the frontend.
 //!
-//! The same choice as for packets; the flow's source is the socket. A call whose packets would be dropped, one that
-//! depends on an address that its socket has or is yet to get (`ClientIP` affinity does), and one from a port that the
-//! process chose, are left to the packets (`rare/host`, `socketLB: all`). So are all datagrams: a socket that stays
-//! connected to the frontend follows every change of its backends.
+//! The choice is the same as for packets; the flow's source is the socket. Some calls are left to the packet hooks
+//! (`rare/host`, `socketLB: all`): a call whose packets would be dropped, one that depends on an address that its
+//! socket has or is yet to get (`ClientIP` affinity does), and one from a port that the process chose. All datagrams
+//! are left to them as well: a socket that stays connected to the frontend follows every change of its backends.
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
@@ -21,26 +21,26 @@ pub struct Call {
     pub remote: Endpoint,
     /// The address and port that the socket is bound to; unspecified and 0 where it is bound to none.
     pub local: Endpoint,
-    /// Protocol of the socket.
+    /// The transport protocol of the socket.
     pub protocol: Protocol,
-    /// The socket's cookie.
+    /// The cookie of the socket, part of the hash that chooses the backend.
     pub socket: u64,
-    /// Cookie of its network namespace.
+    /// The cookie of the socket's network namespace.
     pub netns: u64,
 }
 
 /// The end of a socket call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The address stays.
+    /// The address of the call stays as it is.
     Leave,
-    /// The address becomes this one.
+    /// The address of the call becomes this one.
     Use(Endpoint),
     /// The call fails: connection refused.
     Refuse,
 }
 
-/// `connect(2)` of a TCP socket.
+/// Handles `connect(2)` of a TCP socket: chooses a backend for a call to a frontend.
 #[inline(always)]
 pub fn connect<T: Clock + Node + Services>(
     tables: &T,
@@ -54,7 +54,8 @@ pub fn connect<T: Clock + Node + Services>(
     Outcome::Use(Endpoint::new(choice.backend.ip, choice.backend.port))
 }
 
-/// `getpeername(2)`: the peer of a connected socket is shown as the frontend. `peer`: what [`connect`] made of it.
+/// Handles `getpeername(2)`: the peer of a connected socket is shown as the frontend. `peer`: the record of
+/// [`connect`].
 #[inline(always)]
 pub fn peer_name<T: Clock + Node + Services>(
     tables: &T,
@@ -70,7 +71,7 @@ pub fn peer_name<T: Clock + Node + Services>(
     }
 }
 
-/// Whether calls of this network namespace are answered at all: asked before any other function of this module.
+/// Whether calls of this network namespace are handled at all: checked before any other function of this module.
 #[inline(always)]
 pub fn is_served<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
     tables.settings().is_some_and(|settings| match settings.node.socket_mode {
@@ -80,7 +81,7 @@ pub fn is_served<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
     })
 }
 
-/// The service a call names, into `choice`; what to do instead when it names none.
+/// Finds the service that a call names, into `choice`; the error is the outcome of a call that names none.
 #[inline(always)]
 fn find<T: Clock + Node + Services>(
     tables: &T,
@@ -97,7 +98,7 @@ fn find<T: Clock + Node + Services>(
         return Err(Outcome::Leave);
     }
     if ip.is_loopback() {
-        // A pod's loopback is its own.
+        // The loopback address of a pod belongs to the pod's own namespace.
         if !is_own || !settings.has(Settings::LOOPBACK_NODE_PORTS) {
             return Err(Outcome::Leave);
         }
@@ -114,15 +115,17 @@ fn find<T: Clock + Node + Services>(
     if depends_on_address(settings, &choice.service, is_own) { Err(Outcome::Leave) } else { Ok(()) }
 }
 
-/// Whether the port of the socket was chosen before: another socket may connect from it to another frontend of the same
-/// backend, and the kernel refuses a second connection of equal ends (EADDRNOTAVAIL). Packets have ports of ours.
+/// Whether the port of the socket was chosen before the call.
+///
+/// Another socket may connect from that port to another frontend of the same backend, and the kernel refuses a second
+/// connection between the same ends (EADDRNOTAVAIL). Translated packets have ports of the reserved range.
 #[inline(always)]
 fn has_port(call: &Call) -> bool {
     call.local.port != Port::NONE
 }
 
-/// Whether the socket is bound to an address that is not the node's own one:
-/// source ranges see that, and answers of other nodes may not find back to it.
+/// Whether the socket is bound to an address other than the node's own one: source ranges see that address, and replies
+/// of other nodes may find no route back to it.
 #[inline(always)]
 fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
     let local = &call.local.ip;
@@ -132,11 +135,11 @@ fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
         && *local != settings.node.address6
 }
 
-/// Whether the client's address decides what becomes of a call. Its socket need not have one yet: then its packets are
-/// translated, where their interface knows it.
+/// Whether the client's address decides the outcome of a call.
 ///
-/// For sockets of the host that is so with affinity only. Its key is the source address
-/// (contract 4), also of a process that is bound to a port and sends packets.
+/// The socket may have no address yet: then its packets are translated, at an interface where the address is known. For
+/// sockets of the host this holds with affinity only. The key of affinity is the source address (contract 4), also for
+/// a process that is bound to a port and sends packets.
 #[inline(always)]
 pub const fn depends_on_address(settings: &Settings, service: &Service, is_host: bool) -> bool {
     let flags = service.flags;
@@ -147,7 +150,7 @@ pub const fn depends_on_address(settings: &Settings, service: &Service, is_host:
                 || settings.has(Settings::MASQUERADE_KUBE_PROXY))
 }
 
-/// The result of a refusal at a socket: a rejection is an errno, silence is the packet's business.
+/// The outcome of a refusal at a socket: a rejection is an errno; a silent drop is left to the packet hooks.
 #[inline(always)]
 fn refused<T: Clock + Node + Services>(tables: &T, refusal: Refusal) -> Outcome {
     match refusal {

@@ -1,4 +1,4 @@
-//! What all steps of the path share: the role of an interface, refusals, and the verdict that ends a path.
+//! The types that all steps of the path share: the role of an interface, refusals, and the verdict that ends a path.
 
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Turn, Verdict};
@@ -10,7 +10,7 @@ pub enum Role {
     /// The host's side of a pod's veth: clients behind it are pods of this node.
     #[default]
     Pod,
-    /// A device that leads outside, or to other nodes.
+    /// An external interface: it leads outside, or to other nodes.
     Edge,
     /// The loopback interface of this host.
     Host,
@@ -24,11 +24,11 @@ impl Role {
 /// Why no backend was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Tell the client (contract 3.7).
+    /// The client is told, by a reset or an ICMP error (contract 3.7).
     Reject(Turn),
-    /// Say nothing.
+    /// The packet is dropped without an answer.
     Drop(DropReason),
-    /// Not for us after all.
+    /// The packet is passed to the stack: no Service has its destination after all.
     Pass(PassReason),
 }
 
@@ -41,7 +41,7 @@ impl Default for Refusal {
 /// A step of the path: an error is the verdict that ends it.
 pub type Step<T> = Result<T, Verdict>;
 
-/// The settings. Before the agent has written them, every packet is the stack's.
+/// The settings. Until the agent has written them, every packet is passed to the stack.
 #[inline(always)]
 pub(in crate::forward) fn ready<T: Node>(tables: &T) -> Step<&Settings> {
     tables.settings().ok_or(Verdict::Pass(PassReason::NotReady))

@@ -1,4 +1,4 @@
-//! The first packet of a flow: who asks, which backend answers, and how the flow is made.
+//! The first packet of a flow: its client, the backend that gets it, and the properties of the flow.
 
 use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
@@ -13,8 +13,8 @@ use crate::service::{Backend, Flags};
 use crate::tables::Tables;
 use crate::wire::Headers;
 
-/// Chooses the backend of a packet that begins a flow, and how to make that, into `scratch.begin`. Where it is refused,
-/// `scratch.next` says so.
+/// Chooses the backend of a packet that begins a flow, and writes the properties of the flow into `scratch.begin`.
+/// Where the packet is refused, `scratch.next` says so.
 #[inline(always)]
 pub(in crate::forward) fn part<P: Packet, T: Tables>(
     packet: &mut P,
@@ -55,15 +55,15 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Whether nobody can be there to be answered, or the packet is from where it goes to ("land").
+/// Whether no host can have the source address, or the packet's source is its destination (the "land" attack).
 #[inline(always)]
 fn is_impossible(tuple: &Tuple) -> bool {
     tuple.source.is_martian() || tuple.source == tuple.destination
 }
 
-/// "Detect local" (contract 3.4): by prefix where one is configured, else by the device.
+/// Detects local pods (contract 3.4): by prefix where one is configured, otherwise by interface.
 ///
-/// VERIFIER: this and the next one are functions of their own, or each answer doubles the paths around them.
+/// VERIFIER: this function and the next are functions of their own: inlined, each answer doubles the paths around them.
 #[inline(never)]
 fn is_pod<T: Tables>(
     tables: &T,
@@ -83,7 +83,7 @@ fn is_pod<T: Tables>(
     role == Role::Pod
 }
 
-/// The origin of a packet, as far as it is known.
+/// The origin of a packet: from a pod of this node, from the node itself, and whether a detector is configured.
 #[derive(Clone, Copy)]
 struct Origin {
     pod: bool,
@@ -91,10 +91,11 @@ struct Origin {
     detector: bool,
 }
 
-/// Whether the source must become ours, because a reply would not come back this way: one to a client outside would
-/// not, nor one to a client behind a pod's interface that has none of the pods' addresses (ADR 0038). With
-/// `masquerade: kube-proxy` it is where kube-proxy does it (contract 3.3), and beyond that only where an external
-/// policy would have the client reset the answer of a backend elsewhere (ADR 0011).
+/// Whether the source must be translated, because a reply would not come back this way otherwise.
+///
+/// That holds for a client outside, and for a client behind a pod's interface whose address is no pod's (ADR 0038).
+/// With `masquerade: kube-proxy` it holds where kube-proxy masquerades (contract 3.3), and beyond that only where an
+/// external policy would have the client reset the reply of a remote backend (ADR 0011).
 #[inline(never)]
 fn masquerades(
     settings: &Settings,

@@ -1,4 +1,4 @@
-//! Source ports of flows: the client's own if it is unique, else a reserved one.
+//! Source ports of flows: the client's own if it is unique, otherwise a reserved one.
 
 mod masquerade;
 mod over;
@@ -22,15 +22,15 @@ use crate::service::{Backend, Flags, Frontend};
 use crate::tables::{Added, Clock, Filters, Flows, Node, Tables};
 use crate::wire::Headers;
 
-/// Ports tried in one round, ...
+/// The number of ports tried in one round.
 const ROUND: u32 = 16;
-/// ... how many make it known that they run out, ...
+/// The number of failed tries from which a reservation counts as scarce (`Event::PortsScarce`).
 const SCARCE: u32 = ROUND / 2;
-/// ... and tries before a flow is refused: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
+/// The number of tries before a flow is refused: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
 const MOST: u32 = 8 * ROUND;
-/// With one more for the client's own port.
+/// The number of calls: the tries, and one more for the client's own port.
 const CALLS: u32 = MOST + 1;
-/// From one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
+/// The step from one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
 const NEXT: u32 = 0x9e37_79b9;
 
 /// The outcome of a reservation of the key that a new flow needs.
@@ -39,7 +39,7 @@ pub enum Reservation {
     /// This packet made the entry, which is removed if the flow fails.
     #[default]
     Made,
-    /// Another packet of the same flow made it, at once on another CPU or before: it stays.
+    /// Another packet of the same flow made the entry, at once on another CPU or earlier: it stays.
     Found,
     /// The key belongs to another flow.
     Taken,
@@ -48,13 +48,13 @@ pub enum Reservation {
 /// A search for a source port, between two of its tries. Written and read here and in `masquerade`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Search {
-    /// Whether the client's own port was tried, or may not be.
+    /// Whether the client's own port was tried, or must not be.
     pub has_begun: bool,
     /// Whether the last try found its port taken, and another try may follow.
     pub goes_on: bool,
-    /// Other ports that were tried.
+    /// The number of other ports that were tried.
     pub tried: u32,
-    /// The port, of those tried in this round, of the displaceable flow that was silent for longest; 0: none.
+    /// The port, among those tried in this round, of the displaceable flow that was silent for longest; 0: none.
     pub oldest: Port,
     /// Nanoseconds of `CLOCK_MONOTONIC` at which that flow was last seen.
     pub silent_since: u64,
@@ -73,7 +73,7 @@ pub(in crate::forward) fn tries<P: Parts<T>, T: Tables>(
     part: Part,
 ) -> Step<()> {
     scratch.search = Search::default();
-    // VERIFIER: an inclusive range would triple what is walked.
+    // VERIFIER: an inclusive range would triple the instructions that the verifier walks.
     for _ in 0..CALLS {
         scratch.search.goes_on = false;
         let tried = packet.part(tables, scratch, part);
@@ -84,8 +84,8 @@ pub(in crate::forward) fn tries<P: Parts<T>, T: Tables>(
     Err(Verdict::Drop(DropReason::PortsExhausted))
 }
 
-/// Takes the reply tuple of the flow in the making. Where it belongs to another live flow, or its client may use it to
-/// talk to the backend directly, the source port is shifted.
+/// Takes the reply tuple of the flow in the making. The source port changes where the tuple belongs to another live
+/// flow, or its client may use its port for the backend directly.
 #[inline(always)]
 pub(in crate::forward) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let settings = ready(tables)?;
@@ -107,8 +107,9 @@ pub(in crate::forward) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) 
     reserved(pair, reservation)
 }
 
-/// Takes a reply tuple for a flow of this host, whose source is an address of this node: always with a port of our
-/// range, for the process may use its own port to talk to the backend directly.
+/// Takes a reply tuple for a flow of this host, whose source is an address of this node.
+///
+/// The port is always one of the reserved range, since the process may use its own port for the backend directly.
 #[inline(always)]
 pub(in crate::forward) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let settings = ready(tables)?;
@@ -129,7 +130,7 @@ const fn reserved(pair: &mut Pair, reservation: Result<Reservation, DropReason>)
     }
 }
 
-/// Takes the reply tuple with the client's own port, or leaves it to a later try. Never [`Reservation::Taken`].
+/// Takes the reply tuple with the client's own port, or leaves it to a later try. Never returns [`Reservation::Taken`].
 #[inline(always)]
 fn keep<T: Flows + Filters + Node>(
     tables: &T,
@@ -146,18 +147,18 @@ fn keep<T: Flows + Filters + Node>(
         search.goes_on = true;
         return Err(DropReason::PortsExhausted);
     }
-    // Its forward entry, if any is left, finds no reply of its own any more.
+    // The forward entry of the flow that is over, if any is left, no longer finds a reply of its own.
     put(tables, reply)
 }
 
-/// Puts a reply in place of what has its key.
+/// Puts a reply in place of the entry that has its key.
 #[inline(always)]
 fn put<T: Flows>(tables: &T, reply: &Entry) -> Result<Reservation, DropReason> {
     let put = tables.put_flow(&reply.key, &reply.flow);
     if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) }
 }
 
-/// Takes the reply tuple with another port. Never [`Reservation::Taken`].
+/// Takes the reply tuple with another port. Never returns [`Reservation::Taken`].
 #[inline(always)]
 fn shift<T: Tables>(
     tables: &T,
@@ -171,8 +172,10 @@ fn shift<T: Tables>(
     Ok(reservation)
 }
 
-/// Whether a pod asks from another node what a backend of this one answers. Its own node may translate another
-/// connection of its port, by a ClusterIP, to the very same backend, and that one never gets a flow on this node.
+/// Whether a pod of another node is the client, and a backend of this node the destination, by an external frontend.
+///
+/// The pod's own node may translate another connection from the same port, by a ClusterIP, to the very same backend,
+/// and that connection never gets a flow on this node.
 #[inline(never)]
 fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choice) -> bool {
     role == Role::Edge
@@ -181,11 +184,11 @@ fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choic
         && settings.node.is_pod(source) == Some(true)
 }
 
-/// Puts the reply where its key says, unless another flow is there: see [`stand`].
+/// Puts the reply under its key, unless another flow has that key: see [`stand`].
 ///
-/// One of the same flow is as good: of two first packets at once, on two CPUs, the later one takes the port
-/// that the earlier one found. A tuple that netfilter uses is as good as a protected flow's, and with
-/// `asks_own` one that this node uses.
+/// A reply of the same flow counts as success: of two first packets at once, on two CPUs, the later one takes the port
+/// that the earlier one found. A tuple that netfilter uses counts as a protected flow's; with `asks_own`, so does one
+/// that a connection of this node uses.
 #[inline(always)]
 fn take<T: Flows + Filters>(
     tables: &T,
@@ -197,7 +200,7 @@ fn take<T: Flows + Filters>(
     if inherited::has_answers(tables, settings, answers)
         || asks_own && direct::has_answers(tables, settings, answers)
     {
-        // No flow of ours: it is neither given away nor idle.
+        // The occupant is no flow of this data path: it cannot be displaced, and is never idle.
         (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);
         return Ok(Reservation::Taken);
     }
@@ -209,7 +212,8 @@ fn take<T: Flows + Filters>(
     Ok(reservation)
 }
 
-/// Sees to it that the reply stands where its key says, unless another flow is there, whose entry is the occupant then.
+/// Makes sure that the reply is in the table under its key, unless another flow has that key: then its entry becomes
+/// the occupant.
 #[inline(always)]
 pub(in crate::forward) fn stand<T: Flows>(
     tables: &T,
@@ -226,11 +230,12 @@ pub(in crate::forward) fn stand<T: Flows>(
     }
 }
 
-/// Tries one source port towards the backend for the client of `client`, for the forward entry and for the key of its
-/// reply. `is_own`: on an address of this node, where `NodePorts` are.
+/// Tries one source port towards the backend, for the forward entry and for the key of its reply.
+///
+/// `client`: the key of the client's packet. `is_own`: the source is an address of this node, where `NodePorts` are.
 ///
 /// Where all ports of a round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
-/// questions that nobody answers takes no port away. [`Search::goes_on`] asks for the next try.
+/// unanswered requests takes no port away. [`Search::goes_on`] requests the next try.
 #[inline(always)]
 fn seek<T: Tables>(
     tables: &T,
@@ -249,13 +254,14 @@ fn seek<T: Tables>(
     let wish = wish(&client.tuple, client.protocol);
     let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
     pair.reply.key.tuple.destination_port = port;
-    // A reply to a NodePort's number would be taken for a request to it.
+    // A reply to the number of a NodePort would be taken for a request to it.
     let is_node_port = is_own && {
         search.node_port.port = port;
         tables.knows(&search.node_port)
     };
     if !is_node_port {
-        // A note outlives its connection: after a round of them no flow is refused for it.
+        // The record of an own connection outlives the connection: after one round of such ports, it no longer refuses
+        // a flow.
         let reservation = take(tables, settings, pair, tried < ROUND)?;
         if reservation != Reservation::Taken {
             if tried >= SCARCE {
@@ -272,7 +278,7 @@ fn seek<T: Tables>(
             (search.oldest, search.silent_since) = (port, occupant.seen);
         }
     }
-    // Silent for so long, that flow is over: more tries would only cost time.
+    // A flow that was silent for so long is over: more tries would only cost time.
     let silence = pair.reply.flow.seen.saturating_sub(search.silent_since);
     let is_last = search.tried.is_multiple_of(ROUND) || silence >= STALE;
     if !is_last || search.oldest == Port::NONE {
@@ -284,15 +290,15 @@ fn seek<T: Tables>(
     displace(tables, pair)
 }
 
-/// Takes the key of the reply away from the displaceable flow that has it. A masquerade of that flow goes as well: its
-/// next packet gets another source.
+/// Takes the key of the reply away from the displaceable flow that has it. The masquerade of that flow is removed as
+/// well, so that its next packet gets another source.
 #[inline(never)]
 fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
     if tables.flow(&reply.key, occupant) && occupant.kind == Kind::UNMASQUERADE {
         let Entry { key, flow } = occupant_opposite;
         reply.key.write_opposite(occupant, key);
-        // Its flow may have another source by now: then it is not the one that gives its port up.
+        // The flow may have another source by now: then its masquerade does not hold this port, and stays.
         if tables.flow(key, flow) && flow.to.is_reverse_of(&reply.key.tuple) {
             tables.remove_flow(key);
         }
@@ -301,15 +307,17 @@ fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> Result<Reservation
     put(tables, reply)
 }
 
-/// Which port of the range to try first. The ports of one client become as many others: the backend remembers each
-/// connection for a minute (`TIME_WAIT`) and takes a new one from the same port only when its client is the same.
+/// Which port of the range to try first.
+///
+/// Each port of one client leads to another port of the range: the backend remembers each connection for a minute
+/// (`TIME_WAIT`), and takes a new one from the same port only when its client is the same.
 #[inline(always)]
 const fn wish(tuple: &Tuple, protocol: Protocol) -> u32 {
-    // Half of the bits, so that adding the port does not wrap.
+    // Half of the bits of the hash, so that adding the port does not wrap.
     (hash::client(tuple, protocol) >> 16) + tuple.source_port.get() as u32
 }
 
-/// A port of a range for translated sources.
+/// The port at the position `wish` of a range for translated sources, modulo its width.
 #[inline(always)]
 const fn source_port((low, high): (u16, u16), wish: u32) -> Port {
     let width = high.saturating_sub(low) as u32 + 1;

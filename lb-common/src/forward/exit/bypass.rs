@@ -1,9 +1,9 @@
-//! Past the stack at tc, in both directions of a flow: from the
-//! device of one end straight to that of the other (ADR 0021).
+//! The bypass of the stack at tc, in both directions of a flow: from the interface of one end straight to that of the
+//! other (ADR 0021).
 //!
-//! Only with `shortCuts: on`, for whole and plain packets that a router would take, and that came by the device
-//! behind which the kernel knows their source. The first of a flow goes through the stack; so does what finds no way,
-//! translated as ever: what leaves there is translated where it leaves.
+//! It needs `shortCuts: on`, and takes whole and plain packets that a router would forward, and that came by the
+//! interface behind which the kernel knows their source. The first packet of a flow goes through the stack. So does a
+//! packet without a next hop, translated as usual: a packet whose translation belongs to egress is translated there.
 
 use crate::config::{Device, Settings};
 use crate::event::Event;
@@ -18,7 +18,7 @@ use crate::wire::Headers;
 /// Offset of the sender's address in an Ethernet header.
 const SENDER: usize = 6;
 
-/// Finds the way on of a packet of the flow that was found, whose client is behind this device.
+/// Finds the next hop of a packet of the flow that was found, whose client is behind this interface.
 #[inline(never)]
 pub(in crate::forward) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
@@ -32,8 +32,9 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
         && is_found(packet, tables, headers, (found, Of::Flow), exit)
 }
 
-/// Whether the packet is the answer of a backend to a client of this node, and has a way to it. If so, it follows the
-/// entry in `found`, whose key is that of where it would leave to the client.
+/// Whether the packet is the reply of a backend to a client of this node, and has a next hop.
+///
+/// If so, it follows the entry in `found`, whose key is that of the interface by which it would leave to the client.
 #[inline(always)]
 pub(in crate::forward) fn is_answer<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
@@ -67,13 +68,13 @@ fn prepare_answer<P: Packet, T: Clock + Filters + Flows + Node>(
 /// The addresses by which a route is looked up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
-    /// Those of the packet as it came.
+    /// The addresses of the packet as it came.
     Packet,
-    /// Those after its translation.
+    /// The addresses of the packet after its translation.
     Flow,
 }
 
-/// Whether there is a way, which is then in `exit`, and its hop counted.
+/// Whether there is a next hop. If so, it is in `exit`, and the hop limit counts it.
 #[inline(always)]
 fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
@@ -106,8 +107,10 @@ fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     led.is_ok()
 }
 
-/// Whether the packet came by the device, and from the link-layer address, to which the kernel would send an answer
-/// to its source: the stack's checks (`rp_filter`, the isolation of a bridge's ports) are passed by.
+/// Whether the packet came by the interface, and from the link-layer address, to which the kernel would send a reply to
+/// its source.
+///
+/// This test replaces checks of the stack that a bypass skips (`rp_filter`, the isolation of a bridge's ports).
 #[inline(never)]
 fn is_sources_own<P: Packet>(
     packet: &P,
@@ -120,13 +123,13 @@ fn is_sources_own<P: Packet>(
     if packet.route(tuple_back, key.protocol, traffic, route_back) != RouteResult::Known {
         return false;
     }
-    // Packets that come by a port of a bridge are routed to the bridge.
+    // The routes to senders behind a port of a bridge lead to the bridge.
     let is_there = route_back.device == packet.device() || route_back.device == device.bridge;
     is_there && packet.read(SENDER) == Some(route_back.next_hop_address())
 }
 
-/// Whether packets may leave by the device of the route: one to the outside, a pod's, or a bridge that the client's own
-/// is a port of. The bridge's own table chooses the port then.
+/// Whether packets may leave by the interface of the route: an external one, a pod's, or a bridge that the client's own
+/// interface is a port of. The bridge's own table chooses the port then.
 #[inline(never)]
 fn leads_on<T: Clock + Filters + Flows + Node>(
     tables: &T,
@@ -142,7 +145,8 @@ fn leads_on<T: Clock + Filters + Flows + Node>(
         }
         None => 0,
     };
-    // Masquerade happens where the packet leaves (`masquerade: kube-proxy`).
+    // Masquerade happens at egress of the interface (`masquerade: kube-proxy`), which a packet sent to its peer would
+    // skip.
     *to_peer = if flow.flags & Flow::MASQUERADED == 0 { flags & Device::PEER } else { 0 };
     flags & Device::BYPASS != 0
 }

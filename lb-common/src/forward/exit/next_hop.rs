@@ -1,5 +1,5 @@
-//! The next hop of a packet that bypasses the stack: asked of the kernel's routes before anything is written, with the
-//! changes that a router makes.
+//! The next hop of a packet that bypasses the stack: looked up in the kernel's routes before anything is written, with
+//! the changes that a router makes.
 
 use crate::addr::Protocol;
 use crate::checksum::Difference;
@@ -18,13 +18,13 @@ const HOPS_V4: usize = 8;
 const HOPS_V6: usize = 7;
 /// Bytes of a UDP header (RFC 768).
 const UDP: usize = 8;
-/// Offset of the length of a TCP header in it, in words, in the upper half of a byte (RFC 9293 3.1).
+/// Offset of the length of a TCP header in that header, in words, in the upper half of a byte (RFC 9293 3.1).
 const TCP_LENGTH: usize = 12;
 
-/// Finds the way of a packet that [`is_for_us`] by the route of `tuple`,
-/// into [`Exit::route`], and its hop limit; else says what is against it.
+/// Finds the next hop of a packet that [`is_for_us`] by the route of `tuple`, into [`Exit::route`], and its hop limit;
+/// otherwise returns the event that says why not.
 ///
-/// VERIFIER: a function beside others that ask the kernel, not below them, for the question takes much of the stack.
+/// VERIFIER: a function beside others that call the kernel, not below them: the route lookup takes much of the stack.
 #[inline(never)]
 pub(in crate::forward) fn find<P: Packet>(
     packet: &P,
@@ -48,7 +48,7 @@ pub(in crate::forward) fn find<P: Packet>(
     }
 }
 
-/// Takes a hop off the limit in the header checksum that [`crate::forward::rewrite`] goes on from.
+/// Takes a hop off the limit in the IPv4 header checksum, from which [`crate::forward::rewrite`] continues.
 #[inline(always)]
 pub(in crate::forward) const fn count_hop(view: &mut View, hops: u8) {
     if view.v4 {
@@ -58,7 +58,7 @@ pub(in crate::forward) const fn count_hop(view: &mut View, hops: u8) {
     }
 }
 
-/// Finishes a packet that has its addresses: the hop, and the link-layer addresses of the way.
+/// Finishes a packet that carries its new addresses: writes the hop limit, and the link-layer addresses of the route.
 #[inline(always)]
 pub(in crate::forward) fn write<P: Packet>(
     packet: &mut P,
@@ -75,8 +75,8 @@ pub(in crate::forward) fn write<P: Packet>(
     packet.set_words(0, route.hardware)
 }
 
-/// Whether a frame that came in is for another machine, or for all: bridges and promiscuous devices see those as
-/// well. An answer from here would be one in another machine's name.
+/// Whether a frame that came in is addressed to another machine, or to all: bridges and promiscuous interfaces see
+/// those as well. A reply from here would speak in the name of that machine.
 #[inline(always)]
 pub(in crate::forward) fn is_for_another<P: Packet, T: Node>(
     packet: &P,
@@ -87,19 +87,19 @@ pub(in crate::forward) fn is_for_another<P: Packet, T: Node>(
         return false;
     }
     let Some(device) = tables.device(packet.device()) else { return false };
-    // A packet without a link-layer header has zeros there.
+    // The first bytes of a packet without a link-layer header are zeros.
     let Some(to) = packet.read(0) else { return false };
     device.hardware != [0; 6] && to != [0; 6] && to != device.hardware
 }
 
-/// Whether a router would take a packet that came in by a device: untagged, and sent to the router's own address.
+/// Whether a router would take a packet that came in by an interface: untagged, and sent to the router's own address.
 #[inline(always)]
 pub(in crate::forward) fn is_for_us<P: Packet>(packet: &P, view: &View, device: &Device) -> bool {
     let Some(to) = packet.read(0) else { return false };
     view.link == ETHERNET as u8 && !packet.is_tagged() && device.hardware == to
 }
 
-/// Class of traffic and hop limit.
+/// Reads the traffic class, as the route lookup takes it, and the hop limit.
 #[inline(always)]
 fn header<P: Packet>(packet: &P, view: &View) -> Option<(u32, u8)> {
     let words: [u32; 3] = packet.words(ETHERNET)?;
@@ -114,7 +114,8 @@ fn header<P: Packet>(packet: &P, view: &View) -> Option<(u32, u8)> {
     })
 }
 
-/// The same of a packet with options or extension headers, too; 1 where it is cut into segments whose size is not told.
+/// Bytes of the largest IP packet as [`length`] returns them, also for a packet with options or extension headers. 1
+/// where it is cut into segments whose size is not known.
 #[inline(always)]
 pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u16 {
     let is_known = view.plain && view.link == ETHERNET as u8 && view.piece == Piece::Whole;
@@ -124,7 +125,7 @@ pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u
     if is_known { length(packet, view).unwrap_or(1) } else { 1 }
 }
 
-/// Bytes of the largest IP packet that a device makes of this plain one.
+/// Bytes of the largest IP packet that segmentation offload makes of this plain one.
 #[inline(always)]
 fn length<P: Packet>(packet: &P, view: &View) -> Option<u16> {
     let segment = packet.segment();

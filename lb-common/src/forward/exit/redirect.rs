@@ -13,14 +13,14 @@ use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Node};
 use crate::wire::Headers;
 
-/// Whether packets of a flow may leave by another device: those to a backend of another node, and its answers.
+/// Whether packets of a flow may leave by another interface: those to a backend of another node, and its replies.
 #[inline(always)]
 pub(in crate::forward) const fn may_leave(flow: &Flow) -> bool {
     matches!(flow.kind, Kind::UNMASQUERADE) || flow.flags & Flow::MASQUERADED != 0
 }
 
-/// Decides whether a packet leaves from here. If so, it follows from
-/// now on the entry that belongs to its way out, which is `exit.route`.
+/// Decides whether a packet leaves from here. If so, it follows from now on the entry of the interface by which it
+/// leaves; `exit.route` holds the next hop.
 #[inline(never)]
 pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
     packet: &P,
@@ -48,11 +48,11 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
     true
 }
 
-/// Whether the stack has let out a packet of this direction before. `leaves`: the entry by which it does.
+/// Whether the stack has let out a packet of this direction before. `leaves`: the entry by which such packets leave.
 #[inline(always)]
 fn is_let_out(flow: &Flow, leaves: &Flow) -> bool {
     let belongs = match flow.kind {
-        // Its source is chosen when the first one leaves.
+        // The source of a masquerade is chosen when the first packet leaves.
         Kind::FORWARD => leaves.kind == Kind::MASQUERADE && leaves.to.source != Ip::UNSPECIFIED,
         Kind::UNMASQUERADE => leaves.kind == Kind::REPLY,
         _ => false,
@@ -60,7 +60,7 @@ fn is_let_out(flow: &Flow, leaves: &Flow) -> bool {
     belongs && leaves.shown.established != 0
 }
 
-/// Finds the way, and counts the hop; else says what is against it.
+/// Finds the next hop, and counts the hop; otherwise returns the event that says why not.
 #[inline(always)]
 fn find_way<P: Packet, T: Clock + Flows + Node>(
     packet: &P,

@@ -18,14 +18,14 @@ const HEADER_CHECKSUM: usize = 10;
 const ADDRESSES_V4: usize = 12;
 /// Offset of the source address in an IPv6 header.
 const ADDRESSES_V6: usize = 8;
-/// Offset of the length of what follows in an IPv6 header.
+/// Offset of the payload length in an IPv6 header.
 const LENGTH_V6: usize = 4;
 /// Offset of the checksum in a TCP header.
 pub(in crate::forward) const TCP_CHECKSUM: usize = 16;
 /// Offset of the checksum in a UDP header.
 pub(in crate::forward) const UDP_CHECKSUM: usize = 6;
 
-/// Makes a packet carry what the entry that it follows says.
+/// Rewrites a packet to the tuple that the entry it follows gives it.
 #[inline(always)]
 pub(in crate::forward) fn part<P: Packet, T: Node>(
     packet: &mut P,
@@ -39,9 +39,10 @@ pub(in crate::forward) fn part<P: Packet, T: Node>(
     self::packet(packet, &headers.view, &headers.key.tuple, to)
 }
 
-/// Gives a piece of a datagram whose source becomes another one an identification
-/// that no other sender's has: who puts the pieces together goes by that source.
-/// Pieces of one datagram get the same, and datagrams of one sender different ones.
+/// Gives a fragment whose source is translated an identification that no other sender uses.
+///
+/// The receiver puts fragments together by source and identification. Fragments of one datagram get the same, and
+/// datagrams of one sender different ones.
 #[inline(never)]
 fn renumber<P: Packet, T: Node>(
     packet: &mut P,
@@ -69,7 +70,7 @@ fn renumber<P: Packet, T: Node>(
     Some(())
 }
 
-/// Makes the packet carry another tuple.
+/// Rewrites the packet to another tuple.
 #[inline(always)]
 pub(in crate::forward) fn packet<P: Packet>(
     packet: &mut P,
@@ -80,15 +81,17 @@ pub(in crate::forward) fn packet<P: Packet>(
     if packet.is_at_xdp() && looks_partial(packet, view, old) {
         return Err(Verdict::Pass(PassReason::PartialChecksum));
     }
-    // XDP takes none.
+    // XDP leaves all SCTP packets to tc.
     if !packet.is_at_xdp() && view.protocol == Protocol::SCTP {
         return sctp_packet(packet, view, old, to);
     }
     fields(packet, view, old, to).ok_or(Verdict::Drop(DropReason::RewriteFailed))
 }
 
-/// Whether the transport checksum is no more than that of the pseudo header (RFC 9293 3.1, RFC 8200 8.1): what a
-/// sender on the same machine leaves to a device. One in 65536 whole checksums looks the same.
+/// Whether the transport checksum covers no more than the pseudo-header (RFC 9293 3.1, RFC 8200 8.1).
+///
+/// A sender on the same machine leaves the rest of the sum to an interface. One in 65536 complete checksums looks the
+/// same.
 #[inline(always)]
 fn looks_partial<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> bool {
     unfinished(packet, view, tuple).unwrap_or(false)
@@ -97,7 +100,7 @@ fn looks_partial<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> bool {
 #[inline(always)]
 fn unfinished<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> Option<bool> {
     let at = view.network(packet);
-    // VERIFIER: whole words; of u64 values the compiler makes one read of two packet pointers.
+    // VERIFIER: reads whole words; of u64 values the compiler makes one read through either of two packet pointers.
     let (length, sum) = if view.v4 {
         let [word] = packet.words(at)?;
         let [_, _, high, low] = u32::to_ne_bytes(word);
@@ -111,7 +114,7 @@ fn unfinished<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> Option<bool>
         let sum = Difference::NONE.add(s0).add(s1).add(s2).add(s3).add(d0).add(d1).add(d2).add(d3);
         (u16::from_be_bytes([high, low]), sum)
     };
-    // Nothing but plain packets comes here.
+    // Only plain packets come here: the header lengths are constant.
     let transport = at + if view.v4 { IPV4 } else { IPV6 };
     let stored = if view.protocol == Protocol::UDP {
         let [word] = packet.words(transport + UDP_CHECKSUM - 2)?;
@@ -133,7 +136,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     let ip = header(packet, view);
     let addresses = write_addresses(packet, ip, old, to)?;
     if view.piece == Piece::Later {
-        // The checksum that makes up for its addresses is in the first piece.
+        // The transport checksum that makes up for the new addresses is in the first fragment.
         if !view.v4 {
             packet.summed(addresses);
         }
@@ -147,7 +150,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
         view.write(packet, 0, after.to_ne_bytes())?;
         let ports = Difference::NONE.word(before, after);
         if packet.is_at_xdp() {
-            // Its checksum is whole: nothing of it is left to a device.
+            // At XDP the checksum is complete: none of it is left to an interface.
             change = change.and(ports);
         } else {
             view.checksum(packet, checksum, ports, Covered::Payload)?;
@@ -156,33 +159,35 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
     view.checksum(packet, checksum, change, Covered::PseudoHeader)
 }
 
-/// Whether a packet can get no other port: SCTP in pieces. Asked before a flow is begun for it.
+/// Whether the port of a packet cannot change, as of SCTP in fragments. Checked before a flow is begun for the packet.
 #[inline(always)]
 pub(in crate::forward) fn port_stays<P: Packet>(packet: &P, view: &View) -> bool {
     !packet.is_at_xdp() && view.protocol == Protocol::SCTP && !sctp::can_change(packet, view)
 }
 
-/// SCTP: its checksum covers no address, and every byte behind its ports, so that no piece of a packet gets another
-/// port. All checks come before anything is written.
+/// Rewrites an SCTP packet. All checks come before the first write.
+///
+/// The checksum covers no address, and every byte after the ports, so the port of a fragment cannot change.
 #[inline(never)]
 fn sctp_packet<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Step<()> {
     const FAILED: Verdict = Verdict::Drop(DropReason::RewriteFailed);
     let before = Port::word(old.source_port, old.destination_port);
     let has_ports = before != Port::word(to.source_port, to.destination_port);
-    // VERIFIER: a sum in any case, for it does not know in the end that there is one where the ports change.
+    // VERIFIER: the sum always has a value, since the verifier has lost by the end that it is set where the ports
+    // change.
     let mut changed = sctp::Changed { sum: [0; 4], change: Difference::NONE };
     if has_ports {
         let unknown = Verdict::Drop(DropReason::SctpChecksum);
         changed = sctp::changed(packet, view, old, to).ok_or(unknown)?;
     }
     let addresses = write_addresses(packet, header(packet, view), old, to).ok_or(FAILED)?;
-    // In an IPv4 header the checksum makes up for them.
+    // In an IPv4 header the header checksum makes up for the addresses.
     let change = changed.change;
     packet.summed(if view.v4 { change } else { change.and(addresses) });
     if has_ports { sctp::write(packet, view, to, changed.sum).ok_or(FAILED) } else { Ok(()) }
 }
 
-/// Where an IP header is that gets other addresses.
+/// The place of an IP header that gets other addresses.
 #[derive(Clone, Copy)]
 pub(in crate::forward) struct Header {
     pub(in crate::forward) v4: bool,
@@ -190,7 +195,7 @@ pub(in crate::forward) struct Header {
     pub(in crate::forward) checksum: [u8; 2],
 }
 
-/// Writes the addresses that change, and the IPv4 header checksum; says what that does to other checksums.
+/// Writes the addresses that change, and the IPv4 header checksum; returns the change that other checksums need.
 #[inline(always)]
 pub(in crate::forward) fn write_addresses<P: Packet>(
     packet: &mut P,
@@ -208,7 +213,7 @@ pub(in crate::forward) fn write_addresses<P: Packet>(
         packet.set_words(header.at + ADDRESSES_V4, [source, destination])?;
         return Some(change);
     }
-    // Most often one of them.
+    // Usually only one of the two addresses changes.
     if old.source != to.source {
         change = change.words(old.source.words(), to.source.words());
         packet.set_u64s(header.at + ADDRESSES_V6, to.source.u64s())?;
@@ -220,7 +225,7 @@ pub(in crate::forward) fn write_addresses<P: Packet>(
     Some(change)
 }
 
-/// The packet's own IP header.
+/// Returns the place of the packet's own IP header.
 #[inline(always)]
 pub(in crate::forward) fn header<P: Packet>(packet: &P, view: &View) -> Header {
     Header { v4: view.v4, at: view.network(packet), checksum: view.header_checksum }

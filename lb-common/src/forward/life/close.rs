@@ -1,7 +1,8 @@
 //! The end of a TCP connection, as far as packets claim it.
 //!
-//! FIN, RST and the acknowledgement of a FIN are claims: they may be forged, late or doubled. They shorten the life of
-//! a flow and make its entries displaceable, so that nothing has to be removed; packets that still come are translated.
+//! FIN, RST and the acknowledgement of a FIN are claims: they may be forged, late or duplicated. They shorten the life
+//! of a flow and make its entries displaceable, so that nothing has to be removed; packets that still arrive are
+//! translated.
 
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
@@ -11,18 +12,22 @@ use crate::wire::{View, tcp};
 use crate::forward::Found;
 use crate::forward::life::tiers;
 
-/// Flags of a packet that something must follow.
+/// TCP flags after which another packet of the connection must follow.
 pub(in crate::forward) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
-/// A RST or FIN is proven if its sequence number is at most so far ahead of the last known acknowledgement of the other
-/// end: a forger guesses one of 65,536, for a FIN one of 32,768. Receive windows are larger, but a sender that idles
-/// has had all its data acknowledged, and one in full flight shortens the life of its flow to a keep-alive interval only.
+/// The largest distance of a proven RST or FIN ahead of the last known acknowledgement of the other end.
+///
+/// A forger guesses one of 65,536 sequence numbers, for a FIN one of 32,768. Receive windows are larger, but the data
+/// of an idle sender has all been acknowledged, and a RST in the middle of fast traffic only shortens the life of its
+/// flow to a keep-alive interval.
 const PROVEN: u32 = 1 << 16;
-/// Nanoseconds between a RST and a later packet of its sender that
-/// proves the RST forged: no segment is delayed so long by reordering.
+/// Nanoseconds between a RST and a later packet of its sender that proves the RST forged: reordering delays no segment
+/// for so long.
 const REFUTED: u64 = 1 << 27;
 
-/// Whether a FIN comes from the end that it names, as far as its sequence number says. A genuine one in the middle of
-/// fast traffic is not proven either; it counts if the other end closes, too ([`Shown::is_over`]).
+/// Whether a FIN comes from the end that it names, as far as its sequence number shows.
+///
+/// A genuine FIN in the middle of fast traffic is not proven either; it counts if the other end closes, too
+/// ([`Shown::is_over`]).
 #[inline(never)]
 pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
     packet: &P,
@@ -30,7 +35,8 @@ pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
     view: &View,
     found: &mut Found,
 ) -> bool {
-    // The masquerade entry sees only one direction, and without a reply entry there is no acknowledgement.
+    // The masquerade entry sees only one direction, and without a reply entry there is no acknowledgement to compare
+    // with.
     found.flow.is_masquerade()
         || found.flow.shown.fin != 0
         || !found.find_opposite(tables)
@@ -55,7 +61,7 @@ fn release_closed<T: Clock + Flows>(tables: &T, found: &mut Found) {
     }
 }
 
-/// Takes note of a RST of the flow that was found.
+/// Records a RST of the flow that was found, as proven or as claimed. A proven one makes the flow displaceable.
 #[inline(never)]
 pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     packet: &P,
@@ -67,7 +73,7 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
         return;
     }
     let has_opposite = found.find_opposite(tables);
-    // Without a reply entry there is no acknowledgement to compare the RST with: it counts.
+    // Without a reply entry there is no acknowledgement to compare the RST with, so the RST counts as proven.
     let is_proven = !has_opposite || is_proven(packet, view, found, 0);
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
     let seen = Flow::seen_at(tables.now(), tables.tick());
@@ -78,12 +84,11 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
 }
 
 /// Whether a RST or FIN comes from the end that it names, by its sequence number, as in netfilter
-/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`). Its flow and the other direction of that are
-/// in `found`.
+/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`).
 ///
-/// Acknowledgements are noted once a tick, so a genuine RST in the middle of fast traffic is not proven either. It
-/// shortens the life of its flow to a keep-alive interval. `behind`: how far the number may be behind that, as that of
-/// a FIN is which is sent again with data.
+/// The flow and its other direction are in `found`. Acknowledgements are recorded once a tick, so a genuine RST in the
+/// middle of fast traffic is not proven either. It shortens the life of its flow to a keep-alive interval. `behind`:
+/// how far the number may be behind the acknowledgement, as the number of a FIN is that is sent again with data.
 #[inline(always)]
 fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> bool {
     let (flow, opposite) = (&found.flow, &found.opposite.flow);
@@ -99,8 +104,8 @@ fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> 
     }
 }
 
-/// Whether both ends have gone on after the RST that the found entry has noted: it was forged. A genuine sender
-/// of a RST sends nothing more, and the other end nothing after it.
+/// Whether both ends have continued after the RST that the found entry has recorded, so that the RST was forged. After
+/// a genuine RST neither its sender nor the other end sends anything more.
 #[inline(never)]
 pub(in crate::forward) fn is_refuted<T: Clock + Flows>(
     tables: &T,

@@ -11,7 +11,7 @@ use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Fragments, Node, Services, Touch};
 use crate::wire::{Piece, View, tcp};
 
-/// Flags that a packet adds to [`Flow::shown`]. A RST is judged apart ([`close::reset`]), a FIN as well
+/// Flags that a packet adds to [`Flow::shown`]. A RST is judged separately ([`close::reset`]), a FIN as well
 /// ([`close::is_end`]).
 #[inline(always)]
 pub(in crate::forward) const fn shown(view: &View) -> Shown {
@@ -31,8 +31,10 @@ pub(in crate::forward) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u3
     view.word(packet, 8).map_or(0, u32::from_be)
 }
 
-/// Whether there is something to mark in an entry: once a tick, or
-/// when its packet shows something new, or ends its connection.
+/// Whether a packet has something to mark in its entry.
+///
+/// It has once a tick, when it shows something new, when a FIN or RST was seen or is carried, and when it is a first
+/// fragment, whose ports must be stored.
 #[inline(always)]
 pub(in crate::forward) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool {
     flow.shown != flow.shown.with(shown(view))
@@ -42,8 +44,10 @@ pub(in crate::forward) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &F
         || view.piece == Piece::First
 }
 
-/// Marks the entry that a packet follows as seen; the clock itself is asked only here. Where the packet ends its
-/// connection, or completes the proof that both ends are there, the flow changes its table.
+/// Marks the entry that a packet follows as seen; only this part reads the clock itself.
+///
+/// Where the packet ends its connection, or completes the proof that both ends are there, the flow moves to the other
+/// table.
 #[inline(always)]
 pub(in crate::forward) fn touch_part<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     packet: &mut P,
@@ -70,7 +74,7 @@ fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     let now = tables.now();
     let (mut shown, mut expected) = (shown(view), acknowledged(packet, view));
     if shown.fin != 0 && !close::is_end(packet, tables, view, found) {
-        // A number of a forger would prove a RST in the name of the other end.
+        // A forger's acknowledgement number would prove a later RST in the name of the other end.
         (shown, expected) = (Shown::CLAIMED_FIN, 0);
     }
     let mut touch =
@@ -80,11 +84,11 @@ fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
         if touch.is_alive {
             found.flow.shown.rst = 0;
         } else {
-            // The time of the RST is what tells.
+            // The entry keeps the time of the RST: a later packet refutes the RST by its distance from that time.
             touch.seen = found.flow.seen;
         }
     } else if view.is_syn() && found.flow.shown.established != 0 {
-        // A client that tries again and again keeps no connection alive that its backend has left ([`follow`]).
+        // A client that repeats its SYN must not keep a connection alive whose backend was removed ([`follow`]).
         touch.seen = found.flow.seen;
     }
     tables.touch_flow(&found.key, &touch);
@@ -95,15 +99,15 @@ fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     }
 }
 
-/// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other
-/// entry of its flow may have been displaced ([`tiers::mend`]).
+/// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other entry
+/// of its flow may have been displaced ([`tiers::mend`]).
 #[inline(always)]
 pub(in crate::forward) fn is_settled<T: Clock>(tables: &T, flow: &Flow) -> bool {
     let is_whole = flow.is_protected() || !flow.is_forward();
     flow.shown.is_open() && flow.tick() == tables.tick() && is_whole
 }
 
-/// Whether the backend of a flow still serves the service it was chosen for.
+/// Whether the backend of a flow still serves the service for which it was chosen.
 #[inline(always)]
 pub(in crate::forward) fn is_live<T: Services>(tables: &T, flow: &Flow, service: u32) -> bool {
     flow.service == service && tables.epoch(flow.backend) == flow.epoch

@@ -1,9 +1,9 @@
-//! Which flows are safe from displacement.
+//! The two tiers of flows: transient ones, which may be displaced, and protected ones.
 //!
-//! Every flow begins in the tables `TRANSIENT4` and `TRANSIENT6`, where the newest displaces the oldest: whatever a
-//! flood begins lives there. Once both ends have spoken, all its entries go to `FLOWS4` or `FLOWS6`, where no other
-//! flow takes their place; once it is over they go back (ADR 0025). An entry is copied before it is removed, and both
-//! tables are asked in this order, so that it is found at every moment.
+//! Every flow begins in the tables `TRANSIENT4` and `TRANSIENT6`, where the newest displaces the oldest: all flows that
+//! a flood begins stay there. Once both ends have spoken, all entries of the flow move to `FLOWS4` or `FLOWS6`, where
+//! no other flow takes their place; once it is over they move back (ADR 0025). An entry is copied before it is removed,
+//! and both tables are looked up in this order, so that it is found at every moment.
 
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
@@ -20,9 +20,11 @@ pub(in crate::forward) fn must_mend(next: Next, flow: &Flow) -> bool {
     next == Next::Follow && flow.is_forward() && !flow.is_protected()
 }
 
-/// Makes anew what was displaced of a transient flow, which a packet is about to follow: its entries are displaced one
-/// by one, and the packet would leave by a tuple whose answers lead nowhere, or to another client that has the tuple
-/// by now. In that last case the flow is gone, and its packet begins it anew with another port ([`Next::Again`]).
+/// Restores the displaced entries of a transient flow, which a packet is about to follow.
+///
+/// The entries of a flow are displaced one by one. Without this step the packet would leave by a tuple whose replies
+/// reach no entry, or another client that has the tuple by now. In that last case the flow is gone, and its packet
+/// begins a new one with another port ([`Next::Again`]).
 #[inline(always)]
 pub(in crate::forward) fn mend<P: Packet, T: Clock + Flows>(
     packet: &mut P,
@@ -36,8 +38,10 @@ pub(in crate::forward) fn mend<P: Packet, T: Clock + Flows>(
     }
 }
 
-/// Protects the flow of the forward entry that was found if both ends have spoken. A datagram flow must have lasted
-/// as well: question and answer are no proof that the client is where its address says.
+/// Protects the flow of the forward entry that was found if both ends have spoken.
+///
+/// A datagram flow must also have lasted: a request and a reply do not prove that the client has the address that it
+/// claims.
 #[inline(never)]
 pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
     tables: &T,
@@ -55,15 +59,15 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
         return;
     }
     if !each(tables, found, protect) {
-        // The flow goes on among the displaceable ones.
+        // The flow continues as a displaceable one, with all entries in the same tier.
         let _all: bool = each(tables, found, expose);
         tables.count(Event::FlowUnprotected);
     }
     choose::confirm(tables, &found.flow, found.key.tuple.source);
 }
 
-/// Makes anew the entries that were displaced of the masquerade of the flow that was found, or the whole masquerade
-/// where another flow has its tuple by now.
+/// Restores the displaced entries of the masquerade of the flow that was found, or the whole masquerade where another
+/// flow has its tuple by now.
 #[inline(always)]
 fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
@@ -74,15 +78,15 @@ fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     if is_marked && has_answers(tables, found) {
         return;
     }
-    // Its packet finds a source for it where it leaves.
+    // The packet gets a new source where it leaves.
     found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
     found.flow.write_entry(Kind::MASQUERADE, &mut found.visited.flow);
     found.visited.flow.to = Tuple::NONE;
     let _put: bool = tables.put_flow(&found.visited.key, &found.visited.flow);
 }
 
-/// Whether answers to the masquerade in `found.visited`, of the flow in
-/// `found.flow`, lead to that flow: also because they do from now on.
+/// Whether replies to the masquerade in `found.visited` reach the flow in `found.flow`. True also where this function
+/// has just restored the entry that makes them.
 #[inline(always)]
 fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
     found.visited.flow.to.write_reversed(&mut found.visited.key.tuple);
@@ -95,14 +99,14 @@ fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
     tables.add_flow(&found.visited.key, &found.visited.flow) == Added::Yes
 }
 
-/// Makes all entries of the flow that was found, by either of its pair, displaceable.
+/// Makes all entries of the flow displaceable. The entry that was found is the forward or the reply one.
 #[inline(never)]
 pub(in crate::forward) fn release<T: Clock + Flows>(tables: &T, found: &mut Found) {
     let _all: bool = each(tables, found, expose);
 }
 
-/// Calls `step` for each entry of a flow, by its key, until it
-/// fails. The entry that was found is either one of its pair.
+/// Calls `step` for each entry of a flow, by its key, until it fails. The entry that was found is the forward or the
+/// reply one.
 #[inline(always)]
 fn each<T: Clock + Flows>(
     tables: &T,
@@ -120,7 +124,7 @@ fn each<T: Clock + Flows>(
     if found.flow.flags & Flow::MASQUERADED == 0 {
         return true;
     }
-    // Client to backend, where that leaves.
+    // The key of the masquerade entry: client to backend, at egress.
     if found.flow.is_answer() {
         found.key.tuple.write_reversed(&mut found.visited.key.tuple);
     } else {
@@ -138,7 +142,7 @@ fn each<T: Clock + Flows>(
     step(tables, &mut found.visited)
 }
 
-/// Copies an entry to where nothing displaces it. The older copy stays behind and is displaced in its time.
+/// Copies an entry to the table where nothing displaces it. The older copy stays behind until it is displaced.
 #[inline(never)]
 fn protect<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
     if !tables.flow(key, flow) {
@@ -151,7 +155,7 @@ fn protect<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> boo
     tables.put_flow(key, flow)
 }
 
-/// Moves an entry to where newer ones displace it. True, also where there is none.
+/// Moves an entry to the table where newer ones displace it. True also where there is no entry.
 #[inline(never)]
 fn expose<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
     if !tables.flow(key, flow) {
@@ -160,7 +164,7 @@ fn expose<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> bool
     }
     if flow.is_protected() {
         flow.flags &= !Flow::PROTECTED;
-        // Without memory there the flow goes, as it would in a while.
+        // If that table has no memory the entry is lost, as it would be by displacement later.
         let _put: bool = tables.put_flow(key, flow);
         tables.remove_protected(key);
     }

@@ -1,11 +1,11 @@
-//! Packets straight to the address of a backend: none of our business, but for their tuple.
+//! Packets straight to the address of a backend: they are not translated, but their tuple matters.
 //!
-//! A flow through a service becomes the same tuple when its client uses one port for both. Whichever
-//! of the two comes later gets another source port: what is seen here is noted for
-//! flows that begin later (`ports::reserve`), and shifted where such a flow was first (ADR 0013). A SYN is
-//! all that is seen of clients outside: one to the tuple of an open flow is left alone.
+//! A flow through a service is translated to the same tuple when its client uses one port for both. The later of the
+//! two gets another source port. A packet seen here is recorded for flows that begin later (`ports::reserve`), and its
+//! port is changed where such a flow was first (ADR 0013). For clients outside only a SYN is recorded, and a SYN to the
+//! tuple of an open flow is left alone.
 //!
-//! Connections that this node began are noted as well, where their answers look like questions to a `NodePort` or an
+//! Connections that this node began are recorded as well, where their replies look like requests to a `NodePort` or an
 //! external IP.
 
 use crate::addr::Protocol;
@@ -21,8 +21,10 @@ use crate::service::{Backend, Service};
 use crate::tables::{Clock, Filters, Flows, Node};
 use crate::wire::Headers;
 
-/// Finds the flow of a packet from a pod to what may be a backend, where it needs one; most need none. A shifted one
-/// is a flow of service 0. Where it is to be begun, `choice` and `begin` say how.
+/// Finds the flow of a packet from a pod to a possible backend, where the packet needs one; most need none.
+///
+/// A packet whose port is changed has a flow of service 0. Where that flow is to be begun, `choice` and `begin` hold
+/// its properties.
 #[inline(always)]
 pub(in crate::forward) fn find<P: Packet, T: Clock + Filters + Flows>(
     packet: &P,
@@ -61,8 +63,10 @@ pub(in crate::forward) fn find<P: Packet, T: Clock + Filters + Flows>(
     Ok(Next::Direct)
 }
 
-/// Takes note of a SYN from outside straight to what may be a backend. A flow through a service that is over gives
-/// its tuple up: the answer to the SYN would be translated as one of that flow, and never reach its socket.
+/// Records a SYN from outside straight to a possible backend.
+///
+/// A flow through a service that is over gives its tuple up: otherwise the reply to the SYN would be translated as one
+/// of that flow, and never reach its socket.
 #[inline(never)]
 pub(in crate::forward) fn note_outside<T: Clock + Filters + Flows + Node>(
     tables: &T,
@@ -72,7 +76,7 @@ pub(in crate::forward) fn note_outside<T: Clock + Filters + Flows + Node>(
     if is_taken(tables, headers, found) {
         let Found { answers: Entry { key, flow }, visited, .. } = found;
         if !ports::is_over(tables, (key, flow), tables.now(), visited) {
-            // The first packet of that flow, perhaps, which XDP has translated.
+            // The SYN may be the first packet of that flow, which XDP has translated.
             return;
         }
         remove(tables, headers, found);
@@ -80,8 +84,8 @@ pub(in crate::forward) fn note_outside<T: Clock + Filters + Flows + Node>(
     tables.put_direct(hash::whole(&headers.key.tuple, headers.key.protocol));
 }
 
-/// Removes the flow of the reply in `found.answers`, all entries of it that are its own. The entry that was found
-/// becomes its forward entry, as far as the others follow from it.
+/// Removes the flow of the reply in `found.answers`, with all entries that are its own. The entry that was found
+/// becomes its forward entry, as far as the keys of the others derive from that.
 #[inline(always)]
 fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     let Found { key, flow, answers, visited, .. } = found;
@@ -97,13 +101,14 @@ fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut
     begin::end_tail(tables, found);
 }
 
-/// Whether a packet that begins a connection of a process of this host has the very source,
-/// towards a backend, that a masqueraded flow has: netfilter chose it while the data path drains,
-/// or the process while `ip_local_port_range` leaves no ports for us. Its answers would go to the
-/// client of that flow. It gets a masquerade of its own, which is found then. Other packets may
-/// have that source by right: during a hand-over, programs of the other data path give it to them.
+/// Whether a new connection of a process of this host has the same source, towards a backend, as a masqueraded flow.
 ///
-/// VERIFIER: a function of its own, for the key of the answers fills a part of the stack.
+/// Netfilter chose that source while the data path drains, or the process did while `ip_local_port_range` leaves no
+/// ports for translated sources. The replies would go to the client of that flow, so the connection gets a masquerade
+/// of its own, which is found from then on. Packets that do not begin a connection may have that source legitimately:
+/// during a hand-over, programs of the other data path give it to them.
+///
+/// VERIFIER: a function of its own: the key of the replies fills a part of the stack.
 #[inline(never)]
 pub(in crate::forward) fn has_our_source<T: Clock + Filters + Flows>(
     tables: &T,
@@ -133,8 +138,8 @@ pub(in crate::forward) fn has_our_source<T: Clock + Filters + Flows>(
     is_taken
 }
 
-/// Whether the masquerade that was found is one of these, and its answers lead
-/// elsewhere by now: no flow through a service keeps its entries together.
+/// Whether the masquerade that was found is one of [`has_our_source`], and its replies no longer reach it: such a
+/// masquerade belongs to no flow through a service that would restore its entries.
 #[inline(always)]
 pub(in crate::forward) fn is_stale<T: Clock + Filters + Flows>(
     tables: &T,
@@ -144,17 +149,19 @@ pub(in crate::forward) fn is_stale<T: Clock + Filters + Flows>(
     is_direct && !found.find_opposite(tables)
 }
 
-/// Whether the answers to this packet belong to a flow through a service.
+/// Whether the replies to this packet belong to a flow through a service.
 #[inline(always)]
 fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
     found.find_answers(tables, headers, Side::EGRESS) && found.answers.flow.service != 0
 }
 
-/// Whether a packet that leaves may be of a connection that this node began, or that is masqueraded as its own, from
-/// a port or an address that frontends have: its answers look like questions to a Service (ADR 0035). Or from a port
-/// that a translated source may get: its answers would go to the client of that flow.
+/// Whether the replies to a packet that leaves may be taken for other packets.
 ///
-/// All numbers of the usual range count: the `NodePort` may come while the connection is open.
+/// The packet may belong to a connection that this node began, or that is masqueraded as its own. From a port or an
+/// address that frontends have, its replies look like requests to a Service (ADR 0035); from a port that a translated
+/// source may get, they would go to the client of that flow.
+///
+/// All numbers of the usual range count: the `NodePort` may be created while the connection is open.
 #[inline(always)]
 pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool {
     role != Role::Host
@@ -164,9 +171,10 @@ pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple, role: R
         && settings.node.may_be_own(&tuple.source)
 }
 
-/// Takes note of the answers to such a packet, unless they are questions of a flow through a service: a packet that
-/// another program of ours has translated (on a VLAN's upper interface) has the frontend for its source. While
-/// netfilter translates connections to frontends, its answers look the same.
+/// Records the replies to such a packet, unless they are requests of a flow through a service.
+///
+/// A packet that another program of this data path has translated (on a VLAN's upper interface) has the frontend as its
+/// source. While netfilter translates connections to frontends, its replies look the same.
 #[inline(never)]
 pub(in crate::forward) fn note_own<T: Clock + Filters + Flows>(
     tables: &T,
@@ -174,24 +182,24 @@ pub(in crate::forward) fn note_own<T: Clock + Filters + Flows>(
     headers: &Headers,
     found: &mut Found,
 ) {
-    // Nothing answers a RST: a node that refuses a flood would note each of its packets.
+    // A RST gets no reply: a node that refuses a flood would record each of its packets.
     let is_noted = !headers.view.is_rst() && !settings.has(Settings::DRAIN);
     if !is_noted || found.find_answers(tables, headers, Side::INGRESS) {
         return;
     }
     let protocol = headers.key.protocol;
     let hash = hash::whole(&found.answers.key.tuple, protocol);
-    // Segments that answer one of ours pass during a take-over; the agent notes these connections when it ends.
+    // Segments that reply to such a packet pass during a take-over; the agent records these connections when it ends.
     let may_be_netfilters = settings.has(Settings::TAKE_OVER)
         && (protocol == Protocol::TCP || tables.is_inherited(hash));
-    // Written once: an update locks a list of all CPUs.
+    // The record is written only once, since an update locks a list of all CPUs.
     if !may_be_netfilters && !tables.is_own_answer(hash) {
         tables.put_own_answer(hash);
     }
 }
 
-/// Whether answers of the key of a reply in the making belong to a connection that this node began: its flow needs
-/// another port.
+/// Whether the tuple of a reply in the making belongs to a connection that this node began: then its flow needs another
+/// port.
 #[inline(always)]
 pub(in crate::forward) fn has_answers<T: Filters>(
     tables: &T,
@@ -203,13 +211,13 @@ pub(in crate::forward) fn has_answers<T: Filters>(
         && is_own(tables, reply)
 }
 
-/// VERIFIER: a function of its own, for the hash would fill registers of the parts that ask.
+/// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.
 #[inline(never)]
 fn is_own<T: Filters>(tables: &T, reply: &FlowKey) -> bool {
     tables.is_own_answer(hash::whole(&reply.tuple, reply.protocol))
 }
 
-/// Whether a packet to a frontend without a flow answers a connection that this node began. A SYN answers nothing.
+/// Whether a packet to a frontend without a flow is a reply in a connection that this node began. A SYN never is.
 #[inline(always)]
 pub(in crate::forward) fn is_own_answer<T: Clock + Filters + Flows>(
     tables: &T,

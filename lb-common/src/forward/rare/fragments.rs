@@ -1,8 +1,8 @@
-//! Datagrams in pieces: only the first fragment carries ports, so they are remembered for the others.
+//! Datagrams in fragments: only the first fragment carries ports, so they are stored for the others.
 //!
-//! One that comes before the first is held, if it goes to an address where frontends may be. The first
-//! goes its way, and a copy of it comes in again as a *carrier*: it becomes a held fragment, which then
-//! finds the ports of its datagram, after having sent in the next carrier. So each run of the program
+//! A later fragment that arrives before the first is held, if it goes to an address where frontends may be. When the
+//! first arrives, it continues, and a copy of it comes in again as a *carrier*: the carrier becomes a held fragment,
+//! which then finds the ports of its datagram, after it has sent in the next carrier. So each run of the program
 //! handles one packet, and no order is lost (ADR 0014).
 
 use crate::addr::Port;
@@ -22,15 +22,15 @@ const fn key(headers: &Headers) -> Fragment {
     Fragment::new(tuple.source, tuple.destination, headers.id.value, *protocol, *side)
 }
 
-/// The known ports of a datagram. Identifications come round: an entry written for an older one of the same ends is not
-/// this one's.
+/// The known ports of a datagram. Identifications repeat: an entry that was written for an older datagram between the
+/// same ends must not be used for this one.
 #[inline(always)]
 fn known<T: Clock + Fragments + Node + Services>(tables: &T, fragment: &Fragment) -> Option<Ports> {
     tables.fragment(fragment).filter(|ports| ports.is_fresh(tables.now()))
 }
 
-/// Finds the place of a fragment that comes in: gives a later one the ports of its datagram, or holds it; an
-/// end for the packet where it is done with.
+/// Decides about a fragment that comes in: gives a later one the ports of its datagram, or holds it. An error ends the
+/// path of the packet.
 #[inline(always)]
 pub(in crate::forward) fn place<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &mut P,
@@ -67,7 +67,7 @@ pub(in crate::forward) fn place<P: Packet, T: Clock + Fragments + Node + Service
     Ok(())
 }
 
-/// Whether frontends may be at the address that a packet goes to. `frontend`: room for a key.
+/// Whether frontends may be at the address to which a packet goes. `frontend`: room for a key.
 #[inline(always)]
 fn may_be_frontend<T: Clock + Fragments + Node + Services>(
     tables: &T,
@@ -80,7 +80,8 @@ fn may_be_frontend<T: Clock + Fragments + Node + Services>(
     settings.services.may_be_vip(&to) || tables.knows(frontend) || tables.address(&to) != 0
 }
 
-/// Keeps a fragment that came ahead of its first, behind `before` others. An end where it is kept.
+/// Holds a fragment that came ahead of its first, after `before` others. An error, which ends the path, means that it
+/// is held.
 #[inline(always)]
 fn hold<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &P,
@@ -122,7 +123,8 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
     Err(Verdict::TurnedRound(Turn::Fragment))
 }
 
-/// Gives a later fragment that goes out the ports of its datagram. Without them it is the stack's: never a guess.
+/// Gives a later fragment that goes out the ports of its datagram. Without them it passes unchanged: ports are never
+/// guessed.
 #[inline(always)]
 pub(in crate::forward) fn recall<T: Clock + Fragments + Node + Services>(
     tables: &T,
@@ -135,7 +137,7 @@ pub(in crate::forward) fn recall<T: Clock + Fragments + Node + Services>(
     Ok(())
 }
 
-/// Remembers the ports of a first fragment that is being translated.
+/// Stores the ports of a first fragment that is being translated.
 #[inline(always)]
 pub(in crate::forward) fn remember<T: Clock + Fragments + Node + Services>(
     tables: &T,

@@ -1,10 +1,11 @@
 //! Packets of this host's own processes.
 //!
-//! TCP sockets that the hooks serve are connected to a backend in the first place ([`crate::forward::socket`]). Every
-//! other packet to a frontend is translated where it leaves the stack: at an external interface, or at `lo` for frontends
-//! at addresses of this node. It goes on by the route of its backend, from an address of this node and a port of
-//! ours. The answer is shown to the stack at the interface by which the question left, so that the route back to the
-//! frontend is the one that it expects (`rp_filter`, ADR 0027). Netfilter sees the frontend on both ways.
+//! TCP sockets that the socket hooks serve are connected to a backend in the first place ([`crate::forward::socket`]).
+//! Every other packet to a frontend is translated where it leaves the stack: at an external interface, or at `lo` for
+//! frontends at addresses of this node. It continues by the route of its backend, from an address of this node and a
+//! port of the reserved range. The stack receives the reply at the interface by which the request left, so that the
+//! route back to the frontend is the one that it expects (`rp_filter`, ADR 0027). Netfilter sees the frontend in both
+//! directions.
 
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
@@ -28,7 +29,7 @@ use crate::service::{Backend, Frontend};
 use crate::tables::Tables;
 use crate::wire::Headers;
 
-/// The path of a packet of a process of this host to a possible frontend.
+/// Handles a packet of a process of this host to a possible frontend.
 #[inline(always)]
 pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -99,7 +100,7 @@ pub(in crate::forward) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> 
     Ok(())
 }
 
-/// Whether the packet is what another interface has made of one already: its backend may be a frontend itself.
+/// Whether another interface has translated the packet already: its backend may be a frontend itself.
 #[inline(always)]
 fn is_translated<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
     let to = &headers.key.tuple;
@@ -108,7 +109,7 @@ fn is_translated<T: Tables>(tables: &T, headers: &Headers, found: &mut Found) ->
         && found.answers.flow.is_answer()
 }
 
-/// Finds the service that a process asks for.
+/// Finds the service at the packet's destination.
 #[inline(always)]
 fn locate<T: Tables>(
     tables: &T,
@@ -150,7 +151,7 @@ pub(in crate::forward) fn first<P: Packet, T: Tables>(
     let to = &mut pair.forward.to;
     *to = *tuple;
     if source.is_loopback() {
-        // Nobody answers that address but this host; nor has the kernel a route from it.
+        // Only this host replies to a loopback address, and the kernel has no route from it to another host.
         let own = tables.settings().map(|settings| settings.node.address(view.v4));
         let Some(own) = own.filter(|own| !own.is_unspecified()) else {
             return Err(Verdict::Drop(DropReason::NoSourceAddress));
@@ -163,8 +164,8 @@ pub(in crate::forward) fn first<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Finds the way to the backend of the packet's flow, found or in the making: to this host itself, or by
-/// [`Exit::route`]. For a packet that begins a flow also the address under which it goes there.
+/// Finds the exit to the backend of the packet's flow, found or in the making: to this host itself, or by
+/// [`Exit::route`]. For a packet that begins a flow it also chooses the source address.
 #[inline(always)]
 pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     packet: &mut P,
@@ -201,8 +202,8 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Chooses the address of this node under which a packet reaches
-/// its backend: its own, unless no answer would come back to that.
+/// Chooses the address of this node from which a packet goes to its backend. The packet keeps its own, unless replies
+/// to that would not come back.
 #[inline(always)]
 fn choose_source<P: Packet, T: Tables>(
     packet: &P,
@@ -219,7 +220,7 @@ fn choose_source<P: Packet, T: Tables>(
     if !is_far {
         source_on_route(packet, tables, to, (headers.key.protocol, device), source);
     } else if let Some(device) = tables.device(device) {
-        // The answer of another node must come back by this device.
+        // The reply of another node must come back by this interface.
         let of_device = if headers.view.v4 { device.source4 } else { device.source6 };
         if !of_device.is_unspecified() {
             *source = of_device;
@@ -227,10 +228,9 @@ fn choose_source<P: Packet, T: Tables>(
     }
 }
 
-/// Takes the source that the route to a backend of this node has,
-/// as a connection of the node itself to it would (Linux 6.7).
+/// Takes the source of the route to a backend of this node, as a connection of the node itself to it would (Linux 6.7).
 ///
-/// VERIFIER: a function of its own, as the question about the way is.
+/// VERIFIER: a function of its own, as the route lookup is.
 #[inline(never)]
 fn source_on_route<P: Packet, T: Tables>(
     packet: &P,
@@ -246,7 +246,7 @@ fn source_on_route<P: Packet, T: Tables>(
     }
 }
 
-/// Finds the interface at which the stack is shown an answer to this host: see [`find_delivery`].
+/// Finds the interface at which the stack receives a reply to this host: see [`find_delivery`].
 #[inline(always)]
 pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
     packet: &mut P,
@@ -256,9 +256,11 @@ pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
     find_delivery(packet, tables, &found.flow, *role, exit)
 }
 
-/// Finds the interface at which the stack is shown an answer of `flow` to this host,
-/// into [`Exit::route`], with its link-layer address. The packet goes on where it comes
-/// in by it anyway, or where it is gone: then the stack judges the packet as it is.
+/// Finds the interface at which the stack receives a reply of `flow` to this host, into [`Exit::route`], with its
+/// link-layer address.
+///
+/// The packet simply continues where it comes in by that interface anyway, or where the interface is gone: then the
+/// stack judges the packet as it is.
 #[inline(always)]
 pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
     packet: &P,

@@ -1,7 +1,7 @@
-//! ICMP: errors about translated flows, with the packet they quote; echo to a ClusterIP; redirects.
+//! ICMP: errors about translated flows, with the packet that they quote; echo to a ClusterIP; redirects.
 //!
-//! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found
-//! by the quoted tuple turned round, and what that entry becomes says what the quoted packet was.
+//! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found by the reverse of
+//! the quoted tuple, and the translation in that entry tells what its sender sent.
 
 use crate::addr::Ip;
 use crate::checksum::Difference;
@@ -21,13 +21,13 @@ use crate::tables::Tables;
 use crate::wire::{Headers, Piece, View};
 
 const NOT_OURS: Step<()> = Err(Verdict::Pass(PassReason::NotOurs));
-/// Where the checksum lies in an ICMP header.
+/// Offset of the checksum in an ICMP header.
 pub(in crate::forward) const CHECKSUM: usize = 2;
 
 /// The kind of an ICMP message.
 enum Message {
     EchoRequest,
-    /// A later fragment, which does not say of what.
+    /// A later fragment, which does not carry the type of its message.
     Piece,
     Error,
     Redirect,
@@ -48,8 +48,10 @@ const fn message(view: &View) -> Message {
     }
 }
 
-/// ICMP, in either direction. Echo requests that go out count only if they are of this host's own processes. Where it
-/// does not end the path, the message is to be refused.
+/// Handles an ICMP message, in either direction.
+///
+/// Echo requests that go out count only if a process of this host sent them. Where this part does not end the path, the
+/// message is to be refused.
 #[inline(always)]
 pub(in crate::forward) fn part<P: Packet, T: Tables>(
     packet: &mut P,
@@ -71,7 +73,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     }
 }
 
-/// Translates an error about a flow, on the way of that flow's other direction.
+/// Translates an error about a flow, which travels in the flow's other direction.
 #[inline(never)]
 fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, quoted, found, exit, role, .. } = scratch;
@@ -79,8 +81,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     if quoted::read(packet, headers, at, quoted).is_none() {
         return NOT_OURS;
     }
-    // An error is told to who sent the packet that it quotes. To anyone else its translation would say which flows
-    // there are (Linux, nf_conntrack_proto_icmp.c since 5.1).
+    // An error goes to the sender of the packet that it quotes. Towards any other host its translation would disclose
+    // which flows exist (Linux, nf_conntrack_proto_icmp.c since 5.1).
     let is_senders = headers.key.tuple.destination == quoted.key.tuple.destination;
     if !is_senders || !found.look_up(tables, &quoted.key) {
         return NOT_OURS;
@@ -90,11 +92,11 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         return Err(Verdict::Pass(PassReason::Unchanged));
     }
     let is_to_host = flow.kind == Kind::REPLY && headers.key.side == Side::INGRESS;
-    // An end of the flow is shown as the frontend; so is a router
-    // to the loopback, which takes nothing from anyone else.
+    // The source becomes the frontend if it is an end of the flow. So does a router towards the loopback, which accepts
+    // packets from no other address.
     let shows_frontend =
         headers.key.tuple.source == quoted.key.tuple.source || flow.to.destination.is_loopback();
-    // The stack expects the frontend where the question left, and a router where its packet came in (`rp_filter`).
+    // The stack expects the frontend where the request left, and a router where its packet came in (`rp_filter`).
     exit.to = ExitTo::Stack;
     if is_to_host && shows_frontend {
         host::find_delivery(packet, tables, flow, *role, exit)?;
@@ -107,9 +109,10 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     Err(exit::leave(packet, &headers.view, flow.kind, exit, Translation::IcmpError))
 }
 
-/// Translates the outer addresses: an end of the flow is translated. A router on
-/// the way keeps its own towards pods; a client outside is shown the frontend, for
-/// it may not take anything from the private address of a router between nodes.
+/// Translates the outer addresses: an end of the flow is translated.
+///
+/// A router on the path keeps its own address towards pods. A client outside gets the frontend as the source, since it
+/// may accept nothing from the private address of a router between nodes.
 #[inline(always)]
 fn outside<P: Packet>(
     packet: &mut P,
@@ -134,10 +137,11 @@ fn outside<P: Packet>(
     view.checksum(packet, CHECKSUM, change, Covered::PseudoHeader)
 }
 
-/// Answers an echo request to a ClusterIP, or rejects it; to an address of a service range
-/// that no Service has it is dropped as anything else is (contract 13); any other address
-/// is not ours. Each piece of a request is answered with one of the answer: what nobody
-/// had asked would never become whole. Options and extension headers go back as they came.
+/// Answers an echo request to a ClusterIP, or rejects it.
+///
+/// A request to an address of a service range that no Service has is dropped like any other packet to it (contract 13);
+/// any other address is not handled. Each fragment of a request is answered with one of the reply: fragments of an
+/// unrequested reply would never become whole. Options and extension headers go back as they came.
 #[inline(never)]
 fn echo<P: Packet, T: Tables>(
     packet: &mut P,
@@ -182,8 +186,10 @@ fn reply<P: Packet>(packet: &mut P, headers: &Headers, new: &Tuple) -> Option<()
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
-/// Where a redirect has the packet that it is about: over IPv6 in an option, behind target and destination and maybe
-/// the target's link-layer address (RFC 4861 4.5, 4.6).
+/// The offset of the packet that a redirect is about.
+///
+/// Over IPv6 it lies in an option, after target and destination and possibly the target's link-layer address (RFC 4861
+/// 4.5, 4.6).
 #[inline(always)]
 fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
     const ADDRESSES: usize = 32;
@@ -202,8 +208,10 @@ fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
     (kind == REDIRECTED).then_some(at + OPTION)
 }
 
-/// Stops a redirect about a translated flow: its client must not be told to go around us. The last packet of
-/// a flow takes it away before the stack sees that packet, so one about any backend is stopped.
+/// Stops a redirect about a translated flow: its client must not be told to send around this node.
+///
+/// The last packet of a flow may remove the flow before the stack sees that packet, so a redirect about any backend is
+/// stopped.
 #[inline(never)]
 fn redirect<P: Packet, T: Tables>(
     packet: &P,

@@ -1,7 +1,7 @@
-//! The packet that an ICMP error quotes: whose it is, and how it becomes again what its sender sent.
+//! The packet that an ICMP error quotes: the lookup key of its flow, and its translation back to what its sender sent.
 //!
-//! Where it lies and where its ports are is known only at run time: there may be options and extension headers in front
-//! of it and in it.
+//! The offsets of the packet and of its ports are known only at run time: there may be options and extension headers in
+//! front of it and in it.
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
@@ -11,9 +11,9 @@ use crate::forward::rare::icmp::CHECKSUM;
 use crate::packet::{Covered, Packet};
 use crate::wire::{self, Headers, IPV4, IPV6, Identification, Piece, View};
 
-/// Bytes of the ICMP header in front of it.
+/// Bytes of the ICMP header in front of the quoted packet.
 pub(in crate::forward) const ICMP: usize = 8;
-/// Bytes of its ports.
+/// Bytes of the two ports of the quoted packet.
 const PORTS: usize = 4;
 /// Offset of the checksum in an IPv4 header; the addresses follow.
 const CHECKSUM_V4: usize = 10;
@@ -24,20 +24,20 @@ const ADDRESSES_V6: usize = 8;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quoted {
-    /// Its headers, but for its tuple; never plain.
+    /// The headers of the quoted packet, without its tuple; never plain.
     pub view: View,
-    /// Its identification, if it is in pieces.
+    /// The identification of the quoted packet, if it is a fragment.
     pub id: Identification,
-    /// Its tuple turned round, on the side of the error: the key
-    /// of the entry of its flow that the error's direction meets.
+    /// The reverse of the quoted tuple, on the side of the error: the key of the flow's entry that the error's
+    /// direction meets.
     pub key: FlowKey,
-    /// Its tuple as it is quoted ...
+    /// The tuple as it is quoted.
     pub before: Tuple,
-    /// ... and as its sender knows it.
+    /// The tuple as the sender of the quoted packet knows it.
     pub after: Tuple,
 }
 
-/// Reads the packet quoted at an offset. One without ports, such as a later fragment, is not told apart.
+/// Reads the packet quoted at an offset, into `quoted`. `None` for a quote without ports, such as a later fragment.
 #[inline(always)]
 pub(in crate::forward) fn read<P: Packet>(
     packet: &P,
@@ -126,12 +126,12 @@ pub(in crate::forward) fn write<P: Packet>(
         Protocol::UDP => checksum(packet, (transport + UDP_CHECKSUM, end), both, true),
         _ => Difference::NONE,
     };
-    // In IPv4 the quoted header's own checksum changed against its addresses: the sum over it stays.
+    // In IPv4 the quoted header's own checksum makes up for its addresses: the sum over that header stays the same.
     let change = if inside.v4 { ports } else { both };
     headers.view.checksum(packet, CHECKSUM, change.and(field), Covered::Payload)
 }
 
-/// Writes the quoted addresses, and the IPv4 header checksum; says what that does to other checksums.
+/// Writes the quoted addresses, and the IPv4 header checksum; returns the change that other checksums need.
 #[inline(always)]
 fn write_addresses<P: Packet>(
     packet: &mut P,
@@ -155,8 +155,9 @@ fn write_addresses<P: Packet>(
     Some(change.words(old.destination.words(), new.destination.words()))
 }
 
-/// Brings the transport checksum of a quoted packet up to date, where the quote is long enough to have one.
-/// Returns how that changes the sum over the quote. Bytes behind its `end` are no part of the packet.
+/// Updates the transport checksum of a quoted packet, where the quote is long enough to have one.
+///
+/// Returns the change of the sum over the quote. Bytes after `end` are no part of the packet.
 #[inline(never)]
 fn checksum<P: Packet>(
     packet: &mut P,

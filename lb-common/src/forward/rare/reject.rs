@@ -1,9 +1,11 @@
-//! Tells a client that nobody answers: the packet becomes an ICMP port unreachable about itself (RFC 792; RFC 4443
-//! 3.1), sent back by the device it came from. Tells a process of this host alike what fits the route to its backend.
+//! Tells a client that no backend answers.
 //!
-//! The packet may be one whose transport checksum was left for later (`CHECKSUM_PARTIAL`), and a program
-//! can neither see that nor undo it: a device may still write a checksum where the client's was to be.
-//! So every answer is made to be right both as it is and completed.
+//! The packet becomes an ICMP port unreachable about itself, sent back by the interface by which it came (RFC 792; RFC
+//! 4443 3.1). A process of this host also learns the MTU of the route to its backend this way.
+//!
+//! The transport checksum of the packet may have been left for later (`CHECKSUM_PARTIAL`), and a program can neither
+//! see nor undo that: an interface may still write a checksum where the client's was to be. So every answer is made
+//! correct both as it is and after completion.
 
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
@@ -19,19 +21,21 @@ use crate::wire::{self, Headers, IPV4, IPV6, View, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
 const ICMP: usize = 8;
-/// Bytes quoted of a TCP header: up to and with its checksum, which the kernel refuses to cut off
-/// while it is still partial.
+/// Bytes quoted of a TCP header: up to and including its checksum, which the kernel refuses to cut off while it is
+/// still partial.
 const TCP: usize = 20;
-/// Where the checksum lies in it.
+/// Offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
-/// Bytes quoted of an SCTP header: with its checksum, as of TCP.
+/// Bytes quoted of an SCTP header: including its checksum, as for TCP.
 const SCTP: usize = 12;
 /// Bytes quoted of any other transport header.
 const OTHER: usize = 8;
-/// Where the checksum lies in a UDP header.
+/// Offset of the checksum in a UDP header.
 const UDP_CHECKSUM: usize = 6;
-/// Bytes of options or extension headers that are quoted at most: an error may be as long as every IPv6 link takes
-/// (RFC 4443 2.4), and without the ports behind them it is nobody's.
+/// The largest number of bytes of options or extension headers that are quoted.
+///
+/// An error may be as long as every IPv6 link carries (RFC 4443 2.4), and without the ports after them no socket can be
+/// found for it.
 const CHAIN: usize = LEAST_MTU - IPV6 - ICMP - IPV6 - TCP;
 /// Bytes of IPv4 options at most (RFC 791 3.1: a header has at most 15 words).
 const OPTIONS: usize = 40;
@@ -39,11 +43,11 @@ const OPTIONS: usize = 40;
 const LEAST_MTU: usize = 1_280;
 /// An ICMP header without its checksum: type, code, and what follows.
 type Message = [u8; 6];
-/// RFC 792.
+/// ICMP destination unreachable, port unreachable (RFC 792).
 const PORT_UNREACHABLE_V4: Message = [3, 3, 0, 0, 0, 0];
-/// RFC 4443 3.1.
+/// ICMPv6 destination unreachable, port unreachable (RFC 4443 3.1).
 const PORT_UNREACHABLE_V6: Message = [1, 4, 0, 0, 0, 0];
-/// Hop limit of what we send.
+/// Hop limit of the packets that this module makes.
 const HOPS: u8 = 64;
 
 /// Ends the path of a packet that is refused, as `scratch.refusal` says.
@@ -72,12 +76,12 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
     Err(answer(packet, headers, exit.route.mtu, why))
 }
 
-/// Turns the packet into its own rejection, or into the error that
-/// tells its sender how large a packet may be (RFC 1191, RFC 8201).
+/// Turns the packet into its own rejection, or into the error that tells its sender how large a packet may be (RFC
+/// 1191, RFC 8201).
 #[inline(always)]
 fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> Verdict {
     let Headers { view, key: FlowKey { tuple: asked, .. }, .. } = headers;
-    // Never answer a RST (RFC 9293 3.10.7.1). An error that quotes no ports belongs to no socket.
+    // Never answer a RST (RFC 9293 3.10.7.1). For an error that quotes no ports its receiver finds no socket.
     if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
         return Verdict::Drop(DropReason::NotRejected);
     }
@@ -89,7 +93,7 @@ fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> 
         (false, _) => PORT_UNREACHABLE_V6,
     };
     let is_reset = view.protocol == Protocol::TCP && view.plain && why != Turn::TooBig;
-    // VERIFIER: one call for each family, for each is walked with all of its loops.
+    // VERIFIER: one call for each family: the verifier walks each call with all of its loops.
     let done = match (view.v4, is_reset) {
         (true, _) => error_v4(packet, view, asked, message),
         (false, true) => reset_v6(packet, view, asked),
@@ -101,7 +105,7 @@ fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> 
     }
 }
 
-/// Bytes of options or extension headers.
+/// Bytes of options or extension headers between the IP header and the transport header.
 #[inline(always)]
 fn chain<P: Packet>(packet: &P, view: &View) -> usize {
     let fixed = view.network(packet) + if view.v4 { IPV4 } else { IPV6 };
@@ -161,8 +165,9 @@ fn error_v6<P: Packet>(
     packet.write(link + IPV6, [kind, code, c0, c1, m0, m1, m2, m3])
 }
 
-/// TCP over IPv6 gets a reset (RFC 9293 3.10.7.1): Linux takes up an ICMP error only when it sends
-/// the SYN again, a second later (ADR 0008).
+/// Answers TCP over IPv6 with a reset (RFC 9293 3.10.7.1).
+///
+/// Linux acts on an ICMP error only when it sends the SYN again, a second later (ADR 0008).
 #[inline(never)]
 fn reset_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()> {
     const RST_ACK: u8 = tcp::RST | tcp::ACK;
@@ -181,9 +186,9 @@ fn reset_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()>
     packet.set_words(link + 24, asked.source.words())?;
     let ports = Port::word(asked.destination_port, asked.source_port);
     let control = u32::from_ne_bytes([0x50, flags, 0, 0]);
-    // The checksum field is P, the sum of the pseudo-header, as in any segment to be completed. A window,
-    // of which a reset has none, brings the rest to -2P: as it is, P - 2P + P is nothing; and completed,
-    // the field becomes -(P - 2P), which is P again.
+    // The checksum field is P, the sum of the pseudo-header, as in any segment whose checksum is still to be completed.
+    // A reset needs no window, so the window brings the rest of the sum to -2P. As it is, P - 2P + P is nothing; and
+    // completed, the field becomes -(P - 2P), which is P again.
     let pseudo = pseudo_header(Difference::NONE, asked, LENGTH, Protocol::TCP).fold();
     let rest = Difference::NONE.add(ports).add(sequence).add(acknowledgement).add(control);
     let [w0, w1] = rest.add(pseudo).add(pseudo).finish();
@@ -191,7 +196,7 @@ fn reset_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()>
     packet.set_words(link + IPV6, [ports, sequence, acknowledgement, control, pseudo])
 }
 
-/// Adds the pseudo-header of an answer to `tuple` (RFC 8200 8.1). Which end comes first is all one.
+/// Adds the pseudo-header of an answer to `tuple` (RFC 8200 8.1). The order of the two ends does not change the sum.
 #[inline(always)]
 const fn pseudo_header(
     sum: Difference,
@@ -205,21 +210,21 @@ const fn pseudo_header(
     sum.add(u32::from_ne_bytes([0, 0, l0, l1])).add(u32::from_ne_bytes([0, 0, 0, protocol.0]))
 }
 
-/// The quoted part of a packet: its IP header with all that belongs to it, and the start of what follows.
+/// The quoted part of a packet: its IP header with options or extension headers, and the start of the transport header.
 struct Quote {
     sum: Difference,
-    /// Its bytes.
+    /// The length of the quote in bytes.
     length: usize,
-    /// Whether there is a checksum field in it, ...
+    /// Whether the quote has a checksum field to be written.
     has_field: bool,
-    /// ... where that is in the packet, ...
+    /// Offset of that checksum field in the packet.
     at: usize,
-    /// ... and what it is to be.
+    /// The value to write into that field.
     field: [u8; 2],
 }
 
 impl Quote {
-    /// Cuts all but the quote off the packet and opens `room` in front of it.
+    /// Cuts everything but the quote off the packet and opens `room` bytes in front of the quote.
     #[inline(always)]
     fn keep<P: Packet>(&self, packet: &mut P, link: usize, room: usize) -> Option<()> {
         packet.reshape(link + self.length, link, room)?;
@@ -227,17 +232,18 @@ impl Quote {
     }
 }
 
-/// Writes the quote, with at most `most` bytes of options or extension headers. Into its checksum field goes F =
-/// -S/2, S being the sum of the rest from the transport header on: completed, the field becomes -(S + F), which is F
-/// again.
+/// Computes the quote, with at most `most` bytes of options or extension headers.
+///
+/// The checksum field gets F = -S/2, with S the sum of the rest from the transport header on: completed, the field
+/// becomes -(S + F), which is F again.
 #[inline(always)]
 fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -> Option<Quote> {
     let (link, behind) = (view.network(packet), view.behind as usize);
     let header: [u32; WORDS] = packet.words(link)?;
     let sum = header.iter().fold(Difference::NONE, |sum, word| sum.add(*word));
     let sum = add(packet, sum, (link + 4 * WORDS, behind), most)?;
-    // VERIFIER: told by a flag; compared with a number that it is
-    // not, the offset would keep apart all the ways that lead here.
+    // VERIFIER: a flag tells whether there is a field. A comparison of the offset with a special number would keep all
+    // paths that lead here apart.
     let (bytes, has_field, field) = match view.protocol {
         Protocol::TCP => (TCP, true, TCP_CHECKSUM),
         Protocol::UDP => (OTHER, true, UDP_CHECKSUM),
@@ -257,9 +263,9 @@ fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -
     Some(Quote { sum, length, has_field, at, field })
 }
 
-/// Adds the words from an offset up to another one, at most `most` bytes of them.
+/// Adds the words from one offset up to another, at most `most` bytes of them.
 ///
-/// VERIFIER: every turn of the loop is walked, so two words at a time.
+/// VERIFIER: it walks every iteration of the loop, so each iteration adds two words.
 #[inline(always)]
 fn add<P: Packet>(
     packet: &P,
@@ -275,7 +281,7 @@ fn add<P: Packet>(
         let [a, b, c, d, e, f, g, h] = packet.read_at(at)?;
         sum = sum.add(u32::from_ne_bytes([a, b, c, d])).add(u32::from_ne_bytes([e, f, g, h]));
     }
-    // Options may end on an odd word, as a transport header may.
+    // Options may end on an odd number of words, as a transport header may.
     if (to - from) % 8 != 0 {
         sum = sum.add(u32::from_ne_bytes(packet.read_at(to - 4)?));
     }

@@ -1,8 +1,8 @@
-//! A packet that XDP has translated is not translated again at tc, where the backend is a frontend itself (ADR 0012).
+//! A packet that XDP has translated is not translated again at tc, where its backend is a frontend itself (ADR 0012).
 //!
-//! Its flow says so, not the packet: drivers and captures lose what is written beside one. The tuple that XDP made,
-//! turned round, is the key of the reply entry. A packet to that address as a frontend has no such entry, but where
-//! its client talks to both at once from one port.
+//! The flow table tells whether XDP has translated a packet: drivers and captures lose metadata that is written beside
+//! the packet. The reverse of the tuple that XDP wrote is the key of the reply entry. A packet to that address as a
+//! frontend has no such entry, unless its client uses one port for both destinations at once.
 
 use crate::addr::Ip;
 use crate::config::Settings;
@@ -13,8 +13,10 @@ use crate::packet::Packet;
 use crate::tables::{Filters, Flows};
 use crate::wire::Headers;
 
-/// Whether XDP may have made a packet to a possible frontend, or to a source of ours, what it is: it goes to what may
-/// be a backend, or comes from one whose answers go to another address than ours.
+/// Whether XDP may have translated a packet to a possible frontend or to a translated source.
+///
+/// True only if its destination may be a backend, or its source is a backend whose replies do not go to an address of
+/// this node.
 #[inline(always)]
 pub(in crate::forward) fn may_be<P: Packet, T: Filters + Flows>(
     packet: &P,
@@ -30,7 +32,7 @@ pub(in crate::forward) fn may_be<P: Packet, T: Filters + Flows>(
             || class != Class::Answer && classify::is_from_backend(tables, tuple))
 }
 
-/// Whether XDP has made such a packet what it is.
+/// Whether XDP has translated such a packet, as its reply entry shows.
 #[inline(always)]
 pub(in crate::forward) fn is<P: Packet, T: Filters + Flows>(
     packet: &P,
@@ -44,8 +46,8 @@ pub(in crate::forward) fn is<P: Packet, T: Filters + Flows>(
         && has_flow(tables, headers, found)
 }
 
-/// Whether a flow's packets become this one. Where frontend and
-/// backend are the same, it is as it was, and is to be followed.
+/// Whether the translation of some flow yields this packet. Where frontend and backend are the same, translation
+/// changes nothing, and the packet has yet to follow its flow.
 #[inline(never)]
 fn has_flow<T: Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
     if !found.find_answers(tables, headers, Side::EGRESS) {
@@ -54,7 +56,7 @@ fn has_flow<T: Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found
     let flow = &found.answers.flow;
     match flow.kind {
         Kind::REPLY => !flow.to.is_reverse_of(&headers.key.tuple),
-        // Nothing comes back before the first one has left.
+        // A flow gets no reply before its first packet has left, with the source that is chosen then.
         Kind::MASQUERADE => flow.to.source != Ip::UNSPECIFIED,
         _ => false,
     }

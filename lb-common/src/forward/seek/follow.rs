@@ -1,4 +1,4 @@
-//! Whether a packet belongs to the flow that was found for it, or begins another one.
+//! Whether a packet belongs to the flow that was found for it, or begins another flow.
 
 use crate::addr::Protocol;
 use crate::config::Settings;
@@ -11,14 +11,15 @@ use crate::service::Service;
 use crate::tables::{Clock, Flows, Services};
 use crate::wire::{View, tcp};
 
-/// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend left.
+/// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend was removed.
 const ABANDONED: u64 = 120 * SECOND;
 
-/// Whether a packet may follow the flow found for it without another look at its frontend.
-/// `is_answer`: its destination can only be a source that we made up.
+/// Whether a packet may follow the flow found for it without another lookup of its frontend. `is_answer`: its
+/// destination can only be a translated source.
 ///
-/// A TCP connection goes on whatever becomes of its frontend. A flow of UDP or SCTP goes on if its backend is still
-/// there, and no frontend was removed since its own was looked up: else see [`still_good`]. A SYN answers nothing.
+/// A TCP connection continues whatever happens to its frontend. A flow of UDP or SCTP continues if its backend still
+/// exists, and no frontend was removed since its own was last looked up: otherwise [`still_good`] decides. A SYN is
+/// never a reply.
 #[inline(always)]
 pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     tables: &T,
@@ -37,8 +38,10 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
         && tables.epoch(flow.backend) == flow.epoch
 }
 
-/// Whether a packet may follow the flow found for it, or must pick again: UDP and SCTP whose backend or service
-/// left; TCP where a SYN finds a connection that is over, or one that nobody answered and whose backend left.
+/// Whether a packet may follow the flow found for it, or needs a new choice of backend.
+///
+/// The choice is new for UDP and SCTP flows whose backend or service was removed. For TCP it is new where a SYN meets a
+/// closed connection, or one that is unanswered and whose backend was removed.
 #[inline(always)]
 pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     tables: &T,
@@ -63,11 +66,11 @@ pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     live
 }
 
-/// Whether a SYN belongs to the flow that its tuple has already.
+/// Whether a SYN belongs to the flow that has its tuple already.
 ///
-/// In an open connection it may be doubled or forged: it goes to the backend that the
-/// connection has, which answers with a challenge (RFC 9293 3.10.7.4). A client that
-/// has forgotten the connection resets it then, and its next SYN begins another one.
+/// In an open connection the SYN may be a duplicate or forged: it goes to the backend that the connection has, which
+/// answers with a challenge (RFC 9293 3.10.7.4). A client that has forgotten the connection resets it then, and its
+/// next SYN begins another one.
 #[inline(never)]
 fn takes_syn<T: Clock + Flows + Services>(
     tables: &T,
@@ -92,9 +95,11 @@ fn takes_syn<T: Clock + Flows + Services>(
     false
 }
 
-/// Whether a packet without a flow may begin one. With TCP a SYN does, and an acknowledgement without FIN or RST: it
-/// picks up a connection whose entries were lost (as `nf_conntrack_tcp_loose` does), and Maglev finds the backend
-/// that it had. All else belongs to a connection that is over, or to none.
+/// Whether a packet without a flow may begin one.
+///
+/// A TCP packet may if it is a SYN, or an acknowledgement without FIN or RST: that one picks up a connection whose
+/// entries were lost (as `nf_conntrack_tcp_loose` does), and Maglev finds the backend that it had. Any other TCP packet
+/// belongs to a closed connection, or to none.
 #[inline(always)]
 pub(in crate::forward) const fn may_begin(view: &View) -> bool {
     const CONTROL: u8 = tcp::SYN | tcp::FIN | tcp::RST | tcp::ACK;

@@ -4,33 +4,35 @@ use crate::flow::{Entry, Flow, FlowKey, Side};
 use crate::tables::Flows;
 use crate::wire::Headers;
 
-/// The entry that a packet follows, and others that lead from it. Read by every stage behind the search.
+/// The entry that a packet follows, and the entries that are found from it. Read by every stage after the search.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {
-    /// The key of the entry: that of the packet's headers, but for a packet that bypasses the stack (`short_cut`,
-    /// `send`), which follows the entry by which it leaves.
+    /// The key of the entry: that of the packet's headers. Only a packet that bypasses the stack (`bypass`, `redirect`)
+    /// has the key of the entry by which it leaves.
     pub key: FlowKey,
-    /// The entry, found by [`Found::look_up`], or begun by the packet (`begin::stand`).
+    /// The entry: found by [`Found::look_up`], or written for the packet that begins the flow (`begin::stand`).
     pub flow: Flow,
     /// The entry of the other direction of that flow, once [`Found::find_opposite`] has looked for it.
     pub opposite: Entry,
-    /// The entry that answers to the packet as it came would meet, once [`Found::find_answers`] has looked for it.
+    /// The entry that replies to the packet, as it came, would meet; valid after [`Found::find_answers`].
     pub answers: Entry,
-    /// One entry of the flow after the other, where something is done to all of them (`tiers`, `begin::end_tail`).
+    /// Room for the entries of a flow, one after the other, in a walk over all of them (`tiers`, `begin::end_tail`).
     pub visited: Entry,
 }
 
 impl Found {
-    /// Finds the entry of a key. Where there is none, the key stays, and the entry is a leftover.
+    /// Finds the entry of a key. Where there is none, the key stays, and the entry holds leftovers.
     #[inline(always)]
     pub(in crate::forward) fn look_up<T: Flows>(&mut self, tables: &T, key: &FlowKey) -> bool {
         self.key = *key;
         tables.flow(&self.key, &mut self.flow)
     }
 
-    /// Finds the entry of the other direction of the flow, into `opposite`. False where it is gone or belongs to
-    /// another flow by now ([`ports::reserve`](crate::forward::begin::ports::reserve)).
+    /// Finds the entry of the other direction of the flow, into `opposite`.
+    ///
+    /// False where that entry is gone or belongs to another flow by now
+    /// ([`ports::reserve`](crate::forward::begin::ports::reserve)).
     #[inline(never)]
     pub(in crate::forward) fn find_opposite<T: Flows>(&mut self, tables: &T) -> bool {
         self.key.write_opposite(&self.flow, &mut self.opposite.key);
@@ -38,7 +40,7 @@ impl Found {
             && self.opposite.flow.to.is_reverse_of(&self.key.tuple)
     }
 
-    /// Finds the entry that answers to a packet would meet on a side, into `answers`.
+    /// Finds the entry that replies to a packet would meet on a side, into `answers`.
     #[inline(always)]
     pub(in crate::forward) fn find_answers<T: Flows>(
         &mut self,

@@ -1,8 +1,8 @@
-//! Packets left to the stack while another proxy's connections end, or while ours do (ADR 0031).
+//! Packets left to the stack while another proxy's connections end, or while those of this data path do (ADR 0031).
 //!
-//! While netfilter still translates connections that began before us, a segment without a flow is one of theirs: a flow
-//! that it began would be another translation of the same connection. Datagrams tell nobody whether they begin
-//! something, so the agent writes down which tuples netfilter knows.
+//! While netfilter still translates connections that began before a take-over, a TCP segment without a flow belongs to
+//! one of them: a flow begun for it would be a second translation of the same connection. A datagram does not show
+//! whether it begins something, so the agent writes down the tuples that netfilter knows.
 
 use crate::addr::Protocol;
 use crate::config::Settings;
@@ -13,8 +13,8 @@ use crate::hash;
 use crate::tables::Filters;
 use crate::wire::Headers;
 
-/// Ends the path of a packet to a frontend that has no flow and is not to begin one. One test of a bit where nothing is
-/// taken over and nothing is given back.
+/// Ends the path of a packet to a frontend that has no flow and must not begin one. It costs one test of a bit where
+/// the agent neither takes over nor drains.
 #[inline(always)]
 pub(in crate::forward) fn leaves<T: Filters>(
     tables: &T,
@@ -28,7 +28,7 @@ pub(in crate::forward) fn leaves<T: Filters>(
     }
 }
 
-/// VERIFIER: a function of its own, for the hash would fill registers of the parts that ask.
+/// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.
 #[inline(never)]
 fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
     let Headers { view, key, .. } = headers;
@@ -43,7 +43,7 @@ fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step
     if is_theirs { Err(Verdict::Pass(PassReason::TakenOver)) } else { Ok(()) }
 }
 
-/// Whether answers of the key of a reply in the making belong to a connection that netfilter translates: its flow needs
+/// Whether the tuple of a reply in the making belongs to a connection that netfilter translates: then its flow needs
 /// another port.
 #[inline(always)]
 pub(in crate::forward) fn has_answers<T: Filters>(

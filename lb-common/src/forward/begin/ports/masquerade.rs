@@ -1,4 +1,4 @@
-//! The source of a masqueraded flow: an address of this node, and a port of ours.
+//! The source of a masqueraded flow: an address of this node, and a port of the reserved range.
 
 use super::{Reservation, Search, seek};
 use crate::addr::{Ip, Port};
@@ -12,8 +12,8 @@ use crate::service::Frontend;
 use crate::tables::{Clock, Flows, Node, Tables};
 use crate::wire::Headers;
 
-/// Gives the `MASQUERADE` entry in `scratch.found` its source, on the first packet
-/// that leaves. Where there is none to be had, nothing of the flow is left.
+/// Gives the `MASQUERADE` entry in `scratch.found` its source, on the first packet that leaves. Where no source can be
+/// had, no entry of the flow is left.
 #[inline(always)]
 pub(in crate::forward) fn masquerade<P: Packet, T: Tables>(
     packet: &mut P,
@@ -55,8 +55,8 @@ fn translate_source<P: Packet, T: Tables>(
     Err(DropReason::FlowTableFull)
 }
 
-/// Gives a masqueraded flow the address of its source, and writes
-/// the pair in the making: of this entry, and of its answers.
+/// Gives a masqueraded flow the address of its source, and writes the pair in the making: this entry, and the one of
+/// its replies.
 #[inline(always)]
 fn choose_source<P: Packet, T: Node + Clock>(
     packet: &P,
@@ -79,7 +79,7 @@ fn choose_source<P: Packet, T: Node + Clock>(
     forward.to = key.tuple;
     forward.to.source = source;
     if device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0 {
-        // Packets that leave by a port of a bridge are routed to the bridge.
+        // The routes of packets that leave by a port of a bridge lead to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };
         ask_route(packet, (tables, settings), key, routed, &mut forward.to.source);
     }
@@ -87,7 +87,7 @@ fn choose_source<P: Packet, T: Node + Clock>(
     Ok(())
 }
 
-/// Removes the flow of a masquerade that found no source, if nobody has answered it yet.
+/// Removes the flow of a masquerade that found no source, if no reply has come yet.
 #[inline(never)]
 fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     if !found.find_answers(tables, headers, Side::EGRESS) || found.answers.flow.is_protected() {
@@ -100,9 +100,10 @@ fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     tables.remove_flow(&answers.key);
 }
 
-/// Gives the flow the source that its route names, if answers to it would be known ([`Settings::own`]).
+/// Gives the flow the source that its route names, if replies to it would be recognised
+/// ([`own`](crate::config::NodeSettings::own)).
 ///
-/// VERIFIER: a function of its own, for the question fills a part of the stack that what comes after needs.
+/// VERIFIER: a function of its own: the route lookup fills a part of the stack that the code after it needs.
 #[inline(never)]
 fn ask_route<P: Packet, T: Clock>(
     packet: &P,

@@ -1,4 +1,4 @@
-//! Flows that give their tuple up to a new one.
+//! Flows that are over and give their tuple up to a new one.
 
 use crate::flow::{Entry, Flow, FlowKey};
 use crate::forward::choose::SECOND;
@@ -8,8 +8,10 @@ use crate::tables::{Flows, Node};
 /// Nanoseconds of silence after which the port of a displaceable flow is free: no such flow lives longer unanswered.
 pub(super) const STALE: u64 = 60 * SECOND;
 
-/// Whether a reply is of a flow that is over: displaceable, and closed by both ends, reset, or silent for long; or
-/// protected, and idle for longer than any such flow lives. `other`: room for the entry of the other direction.
+/// Whether the flow of a reply is over.
+///
+/// A displaceable flow is over once it is closed by both ends, reset, or silent for long; a protected one once it is
+/// idle for longer than any such flow lives. `other`: room for the entry of the other direction.
 #[inline(always)]
 pub(in crate::forward) fn is_over<T: Flows + Node>(
     tables: &T,
@@ -42,10 +44,10 @@ fn has_ended<T: Flows>(
     !has_forward || reply.shown.is_over(forward.flow.shown)
 }
 
-/// Ends a protected flow that is idle. The agent's sweep judges closer, but without
-/// an agent nothing else would ever free its port.
+/// Ends a protected flow that is idle. The agent's sweep judges more precisely, but without an agent nothing else would
+/// ever free the port.
 ///
-/// VERIFIER: a function of its own, for nothing here may cost the others stack.
+/// VERIFIER: a function of its own, so that its stack is not added to that of its callers.
 #[inline(never)]
 pub(super) fn end_idle<T: Flows + Node>(
     tables: &T,
@@ -59,7 +61,7 @@ pub(super) fn end_idle<T: Flows + Node>(
     }
     key.write_opposite(reply, &mut other.key);
     other.flow.seen = 0;
-    // An entry that is another flow's by now lives for itself, and only makes this one wait.
+    // The entry may belong to another flow by now: then its packets only delay the end of this one.
     let _found: bool = tables.flow(&other.key, &mut other.flow);
     let Some(settings) = tables.settings() else { return false };
     let idle = now.saturating_sub(reply.seen.max(other.flow.seen));
