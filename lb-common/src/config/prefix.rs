@@ -16,7 +16,8 @@ pub struct Prefix {
 plain!(Prefix = 32 { ip, mask });
 
 impl Prefix {
-    /// As one of [`ServiceRanges::cluster_ip_cover`](super::ServiceRanges::cluster_ip_cover): holds no address.
+    /// A prefix that [`Prefix::covers`] no address, for
+    /// [`ServiceRanges::cluster_ip_cover`](super::ServiceRanges::cluster_ip_cover).
     pub const NOTHING: Self = Self { ip: Ip::v6([0xff; 16]), mask: Ip::UNSPECIFIED };
 
     /// Whether the prefix is set: an all-zero mask means that there is none.
