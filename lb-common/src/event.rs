@@ -62,7 +62,7 @@ names! {
 }
 
 names! {
-    /// Why a packet was turned round on its device.
+    /// Why a packet was turned round on its interface.
     Turn {
         Hairpin = "hairpin", "a pod that connects to itself through a service";
         Echo = "echo", "ICMP echo to a ClusterIP: answered";

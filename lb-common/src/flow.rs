@@ -163,7 +163,7 @@ pub struct Flow {
     pub shown: Shown,
     /// Forward entries: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last looked up.
     pub frontends_epoch: u32,
-    /// Reply entries: index of the device by which the client's packets came, where it is known.
+    /// Reply entries: index of the interface by which the client's packets came, where it is known.
     pub client_device: u32,
     /// [`Flow::moment`] of the first packet of the flow.
     pub begun: u32,

@@ -10,7 +10,7 @@ use crate::route::{Route, RouteResult, Traffic};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// Before the stack: a frame cannot be answered from here on every interface, and nothing distinguishes a checksum
-    /// that a device is still to complete from a whole one.
+    /// that an interface is still to complete from a whole one.
     Xdp,
     /// At the stack's edge, on ingress or egress.
     Tc,

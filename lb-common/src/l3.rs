@@ -210,7 +210,7 @@ mod tests {
     use crate::event::{Hook, PassReason, Verdict};
     use crate::fake::{Bytes, Fixture, Home, assert_packet_eq, fixtures, run, run_l3};
 
-    /// The fixtures that are at tc alone, and through the stack: there are no short cuts without a link layer.
+    /// The fixtures at tc alone, with packets through the stack: without a link layer no packet bypasses it.
     fn at_tc() -> impl Iterator<Item = Fixture> {
         let is_tc = |fixture: &Fixture| {
             !fixture.tables.settings.has(Settings::BYPASSES)

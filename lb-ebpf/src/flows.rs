@@ -36,7 +36,7 @@ fn key4(key: &FlowKey) -> Option<(&'static FlowKey4, &'static mut Flow4)> {
     Some((key4, flow4))
 }
 
-/// The key of `FLOWS6`: as it is, or a copy where the verifier takes keys only out of maps.
+/// The key of `FLOWS6`: the caller's, or a copy where the verifier refuses keys in lent memory.
 #[inline(always)]
 fn key6(key: &FlowKey) -> Option<&FlowKey> {
     if ASKS_FOR_MAPS.load() == 0 {
@@ -49,7 +49,7 @@ fn key6(key: &FlowKey) -> Option<&FlowKey> {
     Some(copy)
 }
 
-/// An entry of `FLOWS6`, likewise.
+/// An entry of `FLOWS6`: the caller's, or a copy, as for `key6`.
 #[inline(always)]
 fn flow6(flow: &Flow) -> Option<&Flow> {
     if ASKS_FOR_MAPS.load() == 0 {
@@ -65,7 +65,7 @@ fn flow6(flow: &Flow) -> Option<&Flow> {
 /// A reference to memory that a function is lent: the verifier requires a check for null.
 #[inline(always)]
 const fn lent<'a, T>(memory: *const T) -> Option<&'a T> {
-    // SAFETY: null, or a value that its only user lends for this call.
+    // SAFETY: null, or a value that its only owner lends for this call.
     unsafe { memory.as_ref() }
 }
 

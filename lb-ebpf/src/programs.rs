@@ -80,7 +80,7 @@ pub(crate) fn l3_egress(context: TcContext) -> i32 {
     report::tc(Hook::EdgeEgress, Direction::Egress, target, verdict)
 }
 
-/// Lays the link-layer header in front of a packet that leaves its device for another one, or that is turned round.
+/// Adds the link-layer header to a packet that leaves its interface for another one, or that is turned round.
 #[inline(always)]
 fn finish_l3(
     skb: &mut Skb<'_>,

@@ -73,7 +73,7 @@ impl<'a> Skb<'a> {
     #[inline(always)]
     pub(crate) fn lay_link(&mut self, to: [u8; 6]) -> Option<()> {
         let kind = self.ether_type();
-        // SAFETY: the skb is the program's own context (kernel 5.8 for such devices).
+        // SAFETY: the skb is the program's own context (kernel 5.8 for such interfaces).
         let result = unsafe { bpf_skb_change_head(self.0.skb.skb, ETHERNET as u32, 0) };
         if result != 0 {
             return None;

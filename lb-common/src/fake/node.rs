@@ -150,7 +150,7 @@ impl Fake {
         self.events.borrow().get(&event).copied().unwrap_or(0)
     }
 
-    /// Counts a look-up that is about to be made.
+    /// Counts a lookup that is about to happen.
     pub(super) fn looks_up(&self) {
         self.look_ups.set(self.look_ups.get() + 1);
     }
