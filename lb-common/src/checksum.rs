@@ -1,6 +1,6 @@
 //! The internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! Sums are taken over words in memory order, which is what the kernel's `__wsum` is: the result is
+//! Sums are taken over words in memory order, as in the kernel's `__wsum`: the result is
 //! right in either byte order as long as it is stored the way it was read.
 
 pub mod crc32c;

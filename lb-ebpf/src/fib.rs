@@ -64,7 +64,7 @@ impl Question {
     #[inline(always)]
     fn ask(&mut self, context: *mut c_void, flags: u32) -> i64 {
         let length = size_of::<Self>() as i32;
-        // SAFETY: the context is the program's own; the helper reads and writes `length` bytes of ours.
+        // SAFETY: the context is the program's own; the helper reads and writes `length` bytes of this structure.
         unsafe { bpf_fib_lookup(context, core::ptr::from_mut(self).cast(), length, flags) }
     }
 }

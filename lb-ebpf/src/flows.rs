@@ -30,7 +30,7 @@ pub(crate) struct Transit {
 fn key4(key: &FlowKey) -> Option<(&'static FlowKey4, &'static mut Flow4)> {
     let place = TRANSIT.get_ptr_mut(0)?;
     // SAFETY: the element is this CPU's own. Only packets have flows of IPv4 on both ends; their programs run with
-    // softirqs off, one at a time, and no call here reads what another one wrote.
+    // softirqs off, one at a time, and no call here reads the data of an earlier one.
     let Transit { key4, flow4, .. } = unsafe { &mut *place };
     *key4 = FlowKey4::of(key);
     Some((key4, flow4))

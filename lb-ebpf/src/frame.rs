@@ -106,7 +106,7 @@ impl Packet for Frame<'_> {
 
     #[inline(always)]
     fn write_at<const N: usize>(&mut self, at: usize, mut bytes: [u8; N]) -> Option<()> {
-        // SAFETY: the helper reads exactly `N` bytes of ours (kernel 5.18).
+        // SAFETY: the helper reads exactly the `N` bytes of the array (kernel 5.18).
         let result = unsafe {
             bpf_xdp_store_bytes(self.0.ctx, at as u32, bytes.as_mut_ptr().cast(), N as u32)
         };

@@ -47,7 +47,7 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
     log(counter, device, verdict);
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
-        // The kernel looks for the next hop itself.
+        // The kernel resolves the next hop itself.
         // SAFETY: the helper only records where the packet is to go (kernel 5.10).
         Verdict::Sent(Sent::FromHost) => unsafe {
             bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32

@@ -170,7 +170,7 @@ impl Hooked for Skb<'_> {
 
     #[inline(always)]
     fn is_from_host(&self) -> bool {
-        // SAFETY: a field of the program's own context; 0 for what this host's stack made.
+        // SAFETY: a field of the program's own context; 0 for packets that this host's stack created.
         unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
     }
 }
@@ -206,7 +206,7 @@ impl Packet for Skb<'_> {
 
     #[inline(always)]
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
-        // SAFETY: the helper reads exactly `N` bytes of ours.
+        // SAFETY: the helper reads exactly the `N` bytes of the array.
         let result = unsafe {
             bpf_skb_store_bytes(self.0.skb.skb, at as u32, bytes.as_ptr().cast(), N as u32, 0)
         };
@@ -312,7 +312,7 @@ impl Packet for Skb<'_> {
     }
 }
 
-/// Global in the object, as the parts are: its loops would be most of what the verifier walks for a rewrite.
+/// Global in the object, as the parts are: inlined, its loops would be most of the verifier's work for a rewrite.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn sctp_shifted(word: u32, behind: u32) -> u32 {

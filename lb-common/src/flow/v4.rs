@@ -135,7 +135,7 @@ impl Flow4 {
     /// Converts the stored form back to a [`Flow`], in place.
     #[inline(always)]
     pub const fn write(&self, into: &mut Flow) {
-        // A masquerade whose first packet has not left.
+        // Until its first packet has left, a masquerade has no source, which the stored form shows by 0.
         if self.to.source == 0 && self.kind.0 == Kind::MASQUERADE.0 {
             into.to = Tuple::NONE;
         } else {

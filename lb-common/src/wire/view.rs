@@ -63,7 +63,7 @@ impl View {
     /// Offset of the end of the packet, by its IP header: a link may pad a short packet.
     #[inline(always)]
     pub fn end<P: Packet>(&self, packet: &P) -> Option<usize> {
-        /// Offset of the length of what follows in an IPv6 header.
+        /// Offset of the payload length in an IPv6 header.
         const LENGTH_V6: usize = 4;
         let at = self.network(packet);
         // VERIFIER: whole words; of u64s the compiler makes one read through either of two packet pointers.
