@@ -16,7 +16,7 @@ pub struct Prefix {
 plain!(Prefix = 32 { ip, mask });
 
 impl Prefix {
-    /// A prefix that [`Prefix::covers`] no address, for
+    /// A prefix that holds no address by [`Prefix::covers`], for
     /// [`ServiceRanges::cluster_ip_cover`](super::ServiceRanges::cluster_ip_cover).
     pub const NOTHING: Self = Self { ip: Ip::v6([0xff; 16]), mask: Ip::UNSPECIFIED };
 
