@@ -32,16 +32,16 @@ impl Ord for Port {
 }
 
 impl Port {
-    /// "No port": ICMP, and the mark of a known address without a port.
+    /// "No port": ICMP, and the marker of a known address without a port.
     pub const NONE: Self = Self(0);
 
-    /// From a number in host order.
+    /// A port from a number in host order.
     #[inline(always)]
     pub const fn new(number: u16) -> Self {
         Self(number.to_be())
     }
 
-    /// From the two bytes of a header.
+    /// A port from the two bytes of a header.
     #[inline(always)]
     pub const fn from_wire(bytes: [u8; 2]) -> Self {
         Self(u16::from_ne_bytes(bytes))
@@ -57,7 +57,7 @@ impl Port {
     /// The first word of a transport header, in memory order.
     #[inline(always)]
     pub const fn word(source: Self, destination: Self) -> u32 {
-        // Not put together of bytes, which the compiler would do one by one.
+        // Not assembled from bytes, which the compiler would handle one by one.
         let (first, second) = (source.0 as u32, destination.0 as u32);
         if cfg!(target_endian = "little") { first | second << 16 } else { first << 16 | second }
     }
@@ -83,7 +83,7 @@ pub struct Protocol(pub u8);
 plain!(Protocol = 1 { 0 });
 
 impl Protocol {
-    /// No protocol: the mark of a known address without a port.
+    /// No protocol: the marker of a known address without a port.
     pub const NONE: Self = Self(0);
     /// ICMP (RFC 792).
     pub const ICMP: Self = Self(1);
@@ -99,8 +99,8 @@ impl Protocol {
 
 /// Address and port of one end.
 ///
-/// VERIFIER: aligned to 8 like everything that a program builds on its stack, where the compiler
-/// joins stores and the verifier allows none that is misaligned.
+/// VERIFIER: aligned to 8 like every value that a program builds on its stack, where the compiler joins stores and the
+/// verifier refuses misaligned ones.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {

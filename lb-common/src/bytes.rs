@@ -1,4 +1,4 @@
-//! A packet of plain bytes that behaves as the kernel's two homes of packets do.
+//! A packet of plain bytes that behaves as an skb or as an XDP frame does in the kernel.
 
 use std::collections::BTreeMap;
 use std::vec;
@@ -15,7 +15,7 @@ use crate::route::{Route, RouteResult, Traffic};
 use crate::tables::Tables;
 use crate::wire::ETHERNET;
 
-/// Where a packet lives: the two differ in what they refuse.
+/// The kind of packet that the bytes imitate: the two kinds refuse different operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
     /// An skb (tc). Opens no room in a packet whose VLAN tag is in its bytes: the kernel knows no such
@@ -25,40 +25,40 @@ pub enum Home {
     Frame,
 }
 
-/// A packet of bytes, all checksums complete.
+/// A packet of bytes, with all checksums complete.
 #[derive(Clone, Debug)]
 pub struct Bytes {
     /// The packet, from its link-layer header on, or from its IP header where it has none.
     pub data: Vec<u8>,
-    /// The `EtherType`, where there is no link-layer header.
+    /// The `EtherType` of a packet without a link-layer header.
     pub l3: Option<[u8; 2]>,
-    /// Where it lives.
+    /// The kind of packet that the bytes imitate.
     pub home: Home,
-    /// The device it came in by or goes out by.
+    /// The interface that it came in by or goes out by.
     pub device: u32,
-    /// Whether this host made it.
+    /// Whether this host created it.
     pub from_host: bool,
-    /// Copies that come in again.
+    /// Number of copies that were queued at the ingress again.
     pub copies: u32,
     /// The kernel's routes: see [`KnownRoute`].
     pub routes: BTreeMap<Ip, KnownRoute>,
 }
 
-/// Where the kernel would send packets for an address.
+/// The kernel's route for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnownRoute {
     /// Largest IP packet.
     pub mtu: u16,
-    /// The way; nothing as long as the next hop was not asked for its address.
+    /// The route; `None` as long as the next hop's link-layer address is not resolved.
     pub route: Option<Route>,
-    /// By which device, ...
+    /// The interface by which packets of this node itself leave.
     pub device: u32,
-    /// ... and under which address what this node sends itself goes out there.
+    /// The source address of packets of this node itself.
     pub source: Ip,
 }
 
 impl Bytes {
-    /// A packet on device 1 that came from elsewhere.
+    /// A packet on interface 1 that another host sent.
     pub const fn new(data: Vec<u8>, home: Home) -> Self {
         Self {
             data,

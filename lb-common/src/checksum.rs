@@ -1,11 +1,11 @@
 //! The internet checksum (RFC 1071) and its incremental update (RFC 1624).
 //!
-//! Sums are taken over words in memory order, which is what the kernel's `__wsum` is: the result is
+//! Sums are taken over words in memory order, as in the kernel's `__wsum`: the result is
 //! right in either byte order as long as it is stored the way it was read.
 
 pub mod crc32c;
 
-/// The effect of changed bytes on a checksum: the one's complement sum of what came minus what went.
+/// The effect of changed bytes on a checksum: the one's complement sum of the new bytes minus that of the old ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Difference(u64);
 
@@ -45,14 +45,14 @@ impl Difference {
         Self(self.0 + word as u64)
     }
 
-    /// Both changes.
+    /// The sum of both changes.
     #[inline(always)]
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self(self.0 + other.0)
     }
 
-    /// Folded to 32 bits: the kernel's `__wsum`.
+    /// The difference folded to 32 bits: the kernel's `__wsum`.
     #[inline(always)]
     pub const fn wsum(self) -> u32 {
         let once = (self.0 & 0xffff_ffff) + (self.0 >> 32);
@@ -65,15 +65,15 @@ impl Difference {
         (!fold(self.0 + (!u16::from_ne_bytes(checksum)) as u64)).to_ne_bytes()
     }
 
-    /// Folded to 16 bits, as a word in memory order whose other half is 0.
+    /// The difference folded to 16 bits, as a word in memory order whose other 16 bits are 0.
     #[inline(always)]
     pub const fn fold(self) -> u32 {
         let [a, b] = fold(self.0).to_ne_bytes();
         u32::from_ne_bytes([a, b, 0, 0])
     }
 
-    /// The field that brings the sum to nothing when it is added twice: -S/2. One's complement is
-    /// arithmetic modulo 65535, where 2 has an inverse.
+    /// The field that makes the sum zero when it is added twice: -S/2. One's complement is arithmetic modulo 65535,
+    /// where 2 has an inverse.
     #[inline(always)]
     pub const fn halved(self) -> [u8; 2] {
         let negative = !fold(self.0);
@@ -81,7 +81,7 @@ impl Difference {
         (negative / 2 + odd).to_ne_bytes()
     }
 
-    /// The checksum of bytes summed from nothing.
+    /// The checksum of bytes whose sum started at zero.
     #[inline(always)]
     pub const fn finish(self) -> [u8; 2] {
         (!fold(self.0)).to_ne_bytes()
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn every_carry_is_added() {
-        // A value that is added to the lower half carries once, twice, and for a third time.
+        // A value that is added to the lower 16 bits carries once, twice, and a third time.
         for (sum, folded) in [
             (0xffff, 0xffff),
             (0x1_0000, 1),

@@ -1,4 +1,4 @@
-//! What the agent writes of the node: the one element of `SETTINGS`, interfaces and addresses.
+//! The node's configuration as the agent writes it: the one element of `SETTINGS`, interfaces and addresses.
 //!
 //! All of it can change while packets flow, so nothing is compiled in.
 

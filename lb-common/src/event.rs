@@ -62,7 +62,7 @@ names! {
 }
 
 names! {
-    /// Why a packet was turned round on its device.
+    /// Why a packet was turned round on its interface.
     Turn {
         Hairpin = "hairpin", "a pod that connects to itself through a service";
         Echo = "echo", "ICMP echo to a ClusterIP: answered";
@@ -140,30 +140,30 @@ impl Default for Verdict {
     }
 }
 
-/// How a packet ended.
+/// The end of a packet in the data path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// Untouched, the next program or the stack goes on with it.
+    /// The packet is unchanged; the next program or the stack continues with it.
     Pass(PassReason),
-    /// Rewritten, the next program or the stack goes on with it.
+    /// The packet is rewritten; the next program or the stack continues with it.
     Translated(Translation),
-    /// Out again by the device it came from.
+    /// The packet leaves by the interface that it came from.
     TurnedRound(Turn),
-    /// Rewritten, and out by a device without the stack.
+    /// The packet is rewritten and leaves by an interface without passing the stack.
     Sent(Sent),
-    /// Untouched and gone.
+    /// The packet is discarded, unchanged.
     Drop(DropReason),
 }
 
 impl Verdict {
-    /// Verdicts there are: the width of one hook's counters.
+    /// Number of different verdicts: the width of one hook's counters.
     pub const COUNT: u32 = (PassReason::ALL.len()
         + Translation::ALL.len()
         + Turn::ALL.len()
         + Sent::ALL.len()
         + DropReason::ALL.len()) as u32;
 
-    /// Position among the counters of a hook.
+    /// Position of the verdict among the counters of a hook.
     #[inline(always)]
     pub const fn index(self) -> u32 {
         const TRANSLATED: u32 = PassReason::ALL.len() as u32;
@@ -234,7 +234,7 @@ pub const fn verdict_counter(hook: Hook, verdict: Verdict) -> u32 {
     hook as u32 * Verdict::COUNT + verdict.index()
 }
 
-/// The verdict and the hook at a position in `COUNTERS`: [`verdict_counter`] the other way.
+/// The hook and the verdict at a position in `COUNTERS`: the inverse of [`verdict_counter`].
 pub fn counted(counter: u32) -> Option<(Hook, Verdict)> {
     let hook = Hook::ALL.get((counter / Verdict::COUNT) as usize)?;
     Some((*hook, Verdict::all().nth((counter % Verdict::COUNT) as usize)?))

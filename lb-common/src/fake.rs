@@ -23,7 +23,7 @@ pub use dissect::{assert_packet_eq, fields, wrong_checksums};
 pub use fixture::{Fixture, Step, is_fast, run, run_in, run_l3, run_whole};
 pub use node::{Fake, Meanwhile};
 
-/// An address, as people write it.
+/// An address in its usual text form.
 pub fn ip(text: &str) -> Ip {
     match text.parse() {
         Ok(IpAddr::V4(address)) => Ip::v4(address.octets()),
@@ -32,7 +32,7 @@ pub fn ip(text: &str) -> Ip {
     }
 }
 
-/// An address and a port, as people write them: `10.0.0.1:80`, `[fd00::1]:80`.
+/// An address and a port in their usual text form: `10.0.0.1:80`, `[fd00::1]:80`.
 pub fn at(text: &str) -> Endpoint {
     let socket: SocketAddr = match text.parse() {
         Ok(socket) => socket,

@@ -1,9 +1,9 @@
-//! Flows: what the data path remembers of a translated packet, and for how long.
+//! Flows: the data path's memory of the packets that it translates, and how long it lasts.
 //!
-//! Every translation is two *entries*, one per direction. Each entry says what its packet becomes, and
-//! the key of the other entry follows from that by turning it round ([`FlowKey::opposite`]); so no entry needs a
-//! pointer, and a entry without its opposite can be told. A flow of an outside client to a remote backend has a
-//! second pair, made where it leaves the node: the *masquerade*.
+//! Every translation is two *entries*, one per direction. Each entry holds the tuple that its packets get, and the key
+//! of the other entry follows from that tuple turned round ([`FlowKey::opposite`]); so no entry needs a pointer, and an
+//! entry without its opposite can be recognised. A flow of an outside client to a remote backend has a second pair,
+//! created where it leaves the node: the *masquerade*.
 
 mod affinity;
 mod entry;
@@ -23,7 +23,7 @@ use crate::addr::Endpoint;
 use crate::layout::plain;
 use crate::service::{BackendId, ServiceId};
 
-/// Which translation an entry stands for.
+/// The translation that an entry stands for.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Kind(pub u8);
@@ -35,12 +35,12 @@ impl Kind {
     pub const FORWARD: Self = Self(1);
     /// Backend to client: the source becomes the frontend.
     pub const REPLY: Self = Self(2);
-    /// Client to backend, leaving by an outside device: the source becomes ours. `to.source` is
+    /// Client to backend, leaving by an external interface: the source becomes an address of this node. `to.source` is
     /// unspecified until the first packet leaves.
     pub const MASQUERADE: Self = Self(3);
-    /// Backend to our address: the destination becomes the client again.
+    /// Backend to that address of this node: the destination becomes the client again.
     pub const UNMASQUERADE: Self = Self(4);
-    /// Both entries of a pod that reaches itself: both addresses change, and the packet turns round.
+    /// Both entries of a pod that reaches itself: both addresses change, and the packet returns by the same interface.
     pub const HAIRPIN: Self = Self(5);
 }
 
@@ -64,34 +64,39 @@ pub struct Shown {
 plain!(Shown = 4 { established, fin, rst, claimed });
 
 impl Shown {
-    /// No packet but perhaps a SYN.
+    /// No packet, or a SYN only.
     pub const NOTHING: Self = Self { established: 0, fin: 0, rst: 0, claimed: 0 };
-    /// A packet that continues.
+    /// A packet that answers or continues, and ends nothing.
     pub const ESTABLISHED: Self = Self { established: 1, ..Self::NOTHING };
     /// The sender has closed its direction.
     pub const FIN: Self = Self { established: 1, fin: 1, ..Self::NOTHING };
     /// The sender has reset the connection.
     pub const RST: Self = Self { rst: 1, ..Self::NOTHING };
-    /// Somebody says that the sender has reset the connection ...
+    /// An unproven RST says that the sender has reset the connection.
     pub const CLAIMED: Self = Self { claimed: 1, ..Self::NOTHING };
-    /// ... or has closed its direction.
+    /// An unproven FIN says that the sender has closed its direction.
     pub const CLAIMED_FIN: Self = Self { established: 1, claimed: 2, ..Self::NOTHING };
 
-    /// Whether it has continued, and ended nothing. A claim ends nothing: else a forged FIN would put every later packet
-    /// on the whole path. A flow that an unproven FIN and a proven one end may so stay protected until a sweep.
+    /// Whether the direction has continued, and no proven flag has ended it.
+    ///
+    /// A claim ends nothing: otherwise a forged FIN would put every later packet on the whole path. A flow that ends
+    /// with one unproven FIN and one proven one may therefore stay protected until a sweep.
     #[inline(always)]
     pub const fn is_open(self) -> bool {
         self.established == 1 && self.fin == 0 && self.rst == 0
     }
 
-    /// Whether the sender has closed its direction, or somebody says so.
+    /// Whether a FIN, proven or not, says that the sender has closed its direction.
     #[inline(always)]
     pub const fn ends(self) -> bool {
         self.fin != 0 || self.claimed & Self::CLAIMED_FIN.claimed != 0
     }
 
     /// Whether a connection is over, given the flags of its other direction: one end has reset it, or both have closed
-    /// it. One proven FIN is enough for two: a genuine one in the middle of fast traffic is not proven either.
+    /// it.
+    ///
+    /// One proven FIN and one unproven FIN are enough: a genuine FIN in the middle of fast traffic is not proven
+    /// either.
     #[inline(always)]
     pub const fn is_over(self, other: Self) -> bool {
         self.rst | other.rst != 0 || self.ends() && other.ends() && self.fin | other.fin != 0
@@ -103,7 +108,7 @@ impl Shown {
         Self { established: is_established as u8, fin: is_fin as u8, ..Self::NOTHING }
     }
 
-    /// Sets the bytes that are set in the other, and writes no other one.
+    /// Sets the bytes that are set in the other value, and writes no other byte.
     #[inline(always)]
     pub const fn set(&mut self, other: Self) {
         if other.established != 0 {
@@ -120,7 +125,7 @@ impl Shown {
         }
     }
 
-    /// Flags that either has shown.
+    /// The union of the flags of both values.
     #[inline(always)]
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
@@ -133,21 +138,22 @@ impl Shown {
     }
 }
 
-/// Value of `FLOWS6` and `TRANSIENT6`, and of `FLOWS4` and `TRANSIENT4` as [`Flow4`]: what the packets of one direction
-/// become.
+/// The tuple that the packets of one direction get, and the state of their flow.
+///
+/// Value of `FLOWS6` and `TRANSIENT6`, and, stored as [`Flow4`], of `FLOWS4` and `TRANSIENT4`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
     /// Source and destination after translation.
     pub to: Tuple,
-    /// The service it was made for.
+    /// The service for which the flow was created.
     pub service: ServiceId,
     /// The chosen backend.
     pub backend: BackendId,
     /// The backend's epoch when it was chosen.
     pub epoch: u32,
-    /// Last packet of this direction, nanoseconds of `CLOCK_MONOTONIC`, about a second exact. Its last 16 bits are
-    /// no time, but [`Flow::tick`].
+    /// Time of the last packet of this direction: nanoseconds of `CLOCK_MONOTONIC`, accurate to about a second. The
+    /// last 16 bits are not part of the time but hold [`Flow::tick`].
     pub seen: u64,
     pub kind: Kind,
     /// [`Flow::MASQUERADED`] and the other bits.
@@ -157,7 +163,7 @@ pub struct Flow {
     pub shown: Shown,
     /// Forward entries: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last looked up.
     pub frontends_epoch: u32,
-    /// Reply entries: index of the device by which the client's packets came, where it is known.
+    /// Reply entries: index of the interface by which the client's packets came, where it is known.
     pub client_device: u32,
     /// [`Flow::moment`] of the first packet of the flow.
     pub begun: u32,
@@ -170,7 +176,7 @@ plain!(Flow = 80 { to, service, backend, epoch, seen, kind, flags, pad, shown, f
 const _: () = assert!(align_of::<Flow>() == 8);
 
 impl Flow {
-    /// The new value of [`Flow::seen`]: the time, and the tick at which it was asked for.
+    /// The new value of [`Flow::seen`]: the time, and in the last 16 bits the tick at which the time was read.
     #[inline(always)]
     pub const fn seen_at(now: u64, tick: u16) -> u64 {
         now & !(u16::MAX as u64) | tick as u64
@@ -182,10 +188,10 @@ impl Flow {
         self.seen as u16
     }
 
-    /// How many of the last bits of a time [`Flow::moment`] leaves out.
+    /// Number of low bits of a time that [`Flow::moment`] leaves out.
     pub const MOMENT_BITS: u32 = 27;
 
-    /// A time in steps of 2^27 ns (0.134 s), as [`Flow::begun`] keeps it. It begins anew after 18 years.
+    /// A time in steps of 2^27 ns (0.134 s), as [`Flow::begun`] holds it. The value wraps after 18 years.
     #[inline(always)]
     pub const fn moment(now: u64) -> u32 {
         (now >> Self::MOMENT_BITS) as u32
@@ -193,17 +199,17 @@ impl Flow {
 
     /// A masquerade pair belongs to this flow.
     pub const MASQUERADED: u8 = 1;
-    /// The entry is in `FLOWS4` or `FLOWS6`, where only a sweep or the end of its flow removes it. Else it is in
-    /// `TRANSIENT4` or `TRANSIENT6`, where newer entries displace it.
+    /// The entry is in `FLOWS4` or `FLOWS6`, where only a sweep or the end of its flow removes it. Without the flag it
+    /// is in `TRANSIENT4` or `TRANSIENT6`, where newer entries displace it.
     pub const PROTECTED: u8 = 2;
 
-    /// The entry is of packets from the backend to the client.
+    /// The entry is for packets from the backend to the client.
     pub const ANSWER: u8 = 4;
 
     /// The service of the flow has affinity.
     pub const STICKY: u8 = 8;
 
-    /// Whether the entry is of packets from the backend to the client.
+    /// Whether the entry is for packets from the backend to the client.
     #[inline(always)]
     pub const fn is_answer(&self) -> bool {
         self.flags & Self::ANSWER != 0
@@ -227,7 +233,7 @@ impl Flow {
         self.flags & Self::PROTECTED != 0
     }
 
-    /// A fresh entry.
+    /// A new entry, with no packet seen yet.
     #[inline(always)]
     pub const fn new(to: Tuple, kind: Kind, now: u64) -> Self {
         Self {
@@ -247,8 +253,8 @@ impl Flow {
         }
     }
 
-    /// Makes `other` another entry of the same flow, of the client's packets: same service, backend, flags and age,
-    /// nothing shown yet, nothing noted. The translation itself is left to the caller.
+    /// Turns `other` into another entry of the same flow, for the client's packets: same service, backend, flags and
+    /// age, nothing shown or recorded yet. The caller sets the translation.
     #[inline(always)]
     pub const fn write_entry(&self, kind: Kind, other: &mut Self) {
         other.service = self.service;
@@ -265,7 +271,7 @@ impl Flow {
         other.expected = 0;
     }
 
-    /// Makes `other` the entry of the same flow that packets from the backend meet.
+    /// Turns `other` into the entry of the same flow for packets from the backend.
     #[inline(always)]
     pub const fn write_answer(&self, kind: Kind, other: &mut Self) {
         self.write_entry(kind, other);
@@ -277,7 +283,7 @@ impl Flow {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peer {
-    /// The frontend that was asked for.
+    /// The frontend that the process named.
     pub frontend: Endpoint,
     /// The backend that the kernel's socket is connected to.
     pub backend: Endpoint,
@@ -285,5 +291,6 @@ pub struct Peer {
 
 plain!(Peer = 48 { frontend, backend });
 
-/// Elements of `DIRECT_SEEN`, a power of two: hashes of packets from pods straight to a backend, each at its last bits.
+/// Elements of `DIRECT_SEEN`, a power of two: hashes of packets from pods straight to a backend, each at the index of
+/// its last bits.
 pub const DIRECT_SEEN: u32 = 16_384;

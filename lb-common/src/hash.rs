@@ -1,23 +1,23 @@
-//! The one hash: which slot a new flow takes. Equal on every node, so that any node continues a flow.
+//! The one hash that decides which slot a new flow takes. Equal on every node, so that any node continues a flow.
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::flow::Tuple;
 use crate::layout::plain;
 use crate::mix::mix;
 
-/// Hash of a packet that begins a flow.
+/// Hash of a packet that opens a flow.
 #[inline(always)]
 pub const fn tuple(tuple: &Tuple, protocol: Protocol) -> u32 {
     (whole(tuple, protocol) >> 32) as u32
 }
 
-/// All 64 bits of it.
+/// All 64 bits of the hash of a packet.
 #[inline(always)]
 pub const fn whole(tuple: &Tuple, protocol: Protocol) -> u64 {
     ends(tuple, tuple.source_port, protocol)
 }
 
-/// Hash of whom a client asks from whatever port.
+/// Hash of a packet without its source port: the same for all flows of a client to one destination.
 #[inline(always)]
 pub const fn client(tuple: &Tuple, protocol: Protocol) -> u32 {
     (ends(tuple, Port::NONE, protocol) >> 32) as u32
@@ -36,11 +36,11 @@ const fn ends(tuple: &Tuple, source_port: Port, protocol: Protocol) -> u64 {
 }
 
 pub const ENDPOINT_BITS: u32 = 1 << 21;
-/// Bits for all ports of an address: together a line of 64 bytes, so that whoever talks from ever
-/// another port is asked for in memory that is at hand.
+/// Bits for all ports of an address: together a line of 64 bytes, so that lookups for one address with many different
+/// ports stay in one cache line.
 const PORT_BITS: u32 = 512;
 
-/// The bit of `BACKEND_FILTER` that stands for an address and a port. Cheap: asked of packets that are not ours.
+/// The bit of `BACKEND_FILTER` for an address and a port. Cheap, because packets for no Service are looked up as well.
 #[inline(always)]
 pub const fn endpoint(ip: &Ip, port: Port) -> u32 {
     let [_, _, w2, w3] = ip.words();
@@ -52,10 +52,10 @@ const _: () = assert!(ENDPOINT_BITS == PORT_BITS << 12);
 
 /// Lines of `IN_USE`.
 pub const BACKEND_LINES: u32 = 1 << 12;
-/// Bytes in each of them.
+/// Bytes in each line of `IN_USE`.
 const BACKEND_BYTES: usize = 64;
 
-/// The line and the byte in it of `IN_USE` that stand for a backend. Cheap: asked of packets that are not ours.
+/// The line of `IN_USE` and the byte in it for a backend. Cheap, because packets for no Service are looked up as well.
 #[inline(always)]
 pub const fn backend_byte(ip: &Ip, port: Port) -> (u32, usize) {
     let [_, _, w2, w3] = ip.words();
@@ -68,7 +68,7 @@ const _: () = assert!(BACKEND_LINES == 1 << (64 - 52));
 /// Elements of `REJECT_LIMIT`.
 pub const REJECT_LIMIT: u32 = 1 << 8;
 
-/// The element of `REJECT_LIMIT` that limits the refusals of a frontend. Frontends that share one share its limit.
+/// The element of `REJECT_LIMIT` for rejections of a frontend. Frontends with the same element share its limit.
 #[inline(always)]
 pub const fn rejections(ip: &Ip, port: Port, protocol: Protocol) -> u32 {
     let [w0, w1, w2, w3] = ip.words();
@@ -76,7 +76,7 @@ pub const fn rejections(ip: &Ip, port: Port, protocol: Protocol) -> u32 {
     mix(ends, (port.get() as u64) << 8 | protocol.0 as u64) as u32 % REJECT_LIMIT
 }
 
-/// A number of two addresses that nobody tells who does not know the secret.
+/// A number for two addresses, which cannot be predicted without the secret.
 #[inline(always)]
 pub const fn of_addresses(source: &Ip, destination: &Ip, secret: u32) -> u32 {
     let [s0, s1, s2, s3] = source.words();
@@ -86,7 +86,8 @@ pub const fn of_addresses(source: &Ip, destination: &Ip, secret: u32) -> u32 {
     mix(high ^ secret as u64, low.rotate_left(17) ^ (secret as u64) << 32) as u32
 }
 
-/// A word of `BACKEND_FILTER`, as a type of its own: another way to number its bits is to be another name.
+/// A word of `BACKEND_FILTER`. The type has a name of its own, to be changed whenever the numbering of the bits
+/// changes.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineOfPorts(pub u64);

@@ -1,42 +1,44 @@
-//! The hook at which a packet is met, and what the kernel says there of its way.
+//! The hook at which a program sees a packet, and the questions about routes that the kernel answers there.
 
 use crate::addr::{Ip, Protocol};
 use crate::flow::Tuple;
 use crate::route::{Route, RouteResult, Traffic};
 
-/// The point of the kernel at which a program runs. A constant of each kind of packet: the verifier must see at load
-/// time that a tc program has no XDP path.
+/// The point of the kernel at which a program runs.
+///
+/// A constant of each kind of packet: the verifier must see at load time that a tc program has no XDP path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
     /// Before the stack: a frame cannot be answered from here on every interface, and nothing distinguishes a checksum
-    /// that a device is still to complete from a whole one.
+    /// that an interface is still to complete from a whole one.
     Xdp,
-    /// At the stack's edge, in or out.
+    /// At the stack's edge, on ingress or egress.
     Tc,
 }
 
-/// What the bytes of a packet do not say: where it is, and which way it may go. The role of the interface is that of
-/// the program ([`crate::forward::Role`]).
+/// Properties of a packet that its bytes do not show: its hook, its interface and its possible routes.
+///
+/// The role of the interface is that of the program ([`crate::forward::Role`]).
 pub trait Hooked {
     /// The point of the kernel at which the packet is.
     fn point(&self) -> Point;
 
-    /// Whether the packet is not in the stack yet.
+    /// Whether the packet has not entered the stack yet (XDP).
     #[inline(always)]
     fn is_at_xdp(&self) -> bool {
         self.point() == Point::Xdp
     }
 
-    /// Index of the device it came in by or goes out by.
+    /// Index of the interface: the one of arrival on ingress, the one of departure on egress.
     fn device(&self) -> u32;
 
-    /// Whether this host's own stack made it (only asked on the way out).
+    /// Whether this host's own stack created the packet (only asked on egress).
     fn is_from_host(&self) -> bool;
 
-    /// Lets a copy of the packet come in once more by the same device, behind what waits there.
+    /// Queues a copy of the packet at the ingress of the same interface, behind the packets that wait there.
     fn again(&mut self) -> Option<()>;
 
-    /// Asks the kernel by which way a packet of this tuple goes on that came in by this one's device.
+    /// Looks up the route by which a packet of this tuple would be forwarded if it came in by this packet's interface.
     fn route(
         &self,
         tuple: &Tuple,
@@ -45,8 +47,8 @@ pub trait Hooked {
         into: &mut Route,
     ) -> RouteResult;
 
-    /// Asks the kernel by which way a packet of this tuple leaves
-    /// that this host has made. The next hop is not asked for.
+    /// Looks up the route by which a packet of this tuple, created by this host, would leave. The next hop's link-layer
+    /// address is not looked up.
     fn route_of_host(
         &self,
         tuple: &Tuple,
@@ -55,7 +57,7 @@ pub trait Hooked {
         into: &mut Route,
     ) -> RouteResult;
 
-    /// Asks the kernel which of this node's addresses is the source of what goes out by `device` to the destination
-    /// of this tuple; nothing where it does not say.
+    /// Looks up which of this node's addresses the kernel uses as source for packets that leave by `device` to the
+    /// destination of this tuple. `None` where the kernel gives no answer.
     fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip>;
 }

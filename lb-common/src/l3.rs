@@ -1,7 +1,7 @@
-//! Packets of devices without a link-layer header (`WireGuard`, ipip, gre, tun): they begin with their IP header.
+//! Packets of interfaces without a link-layer header (`WireGuard`, ipip, gre, tun): they begin with their IP header.
 //!
-//! Shown to the path as if an Ethernet header of zeros lay in front, so that it has one set of offsets. Writes
-//! to that header have no effect; where such a packet is turned round, there are no addresses to swap.
+//! The path sees them as if an Ethernet header of zeros lay in front, so that it has one set of offsets. Writes to that
+//! header have no effect; where such a packet returns by its interface, there are no addresses to swap.
 
 use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
@@ -14,13 +14,13 @@ use crate::wire::ETHERNET;
 /// Offset of the type in an Ethernet header.
 const TYPE: usize = 12;
 
-/// A packet whose kind is known without a link-layer header. Its own offsets count from the IP header.
+/// A packet whose type is known without a link-layer header. Its own offsets count from the IP header.
 pub trait Typed: Packet {
     /// The type of the packet, as in the header of Ethernet.
     fn ether_type(&self) -> [u8; 2];
 }
 
-/// A packet without a link-layer header, as [`Packet`] has it.
+/// A packet without a link-layer header, with the offsets of [`Packet`].
 #[derive(Debug)]
 pub struct L3<P>(pub P);
 
@@ -38,9 +38,11 @@ impl<P: Typed> L3<P> {
     }
 }
 
-/// An offset known only at run time, counted from the IP header. One in front of that becomes one behind every packet.
+/// An offset known only at run time, counted from the IP header. An offset before that header becomes one beyond the
+/// end of every packet.
 ///
-/// VERIFIER: not compared here, which would keep apart all the ways that an offset is found on.
+/// VERIFIER: no comparison here, which would make the verifier walk on separately for each way in which an offset was
+/// found.
 #[inline(always)]
 const fn behind_link(at: usize) -> usize {
     at.wrapping_sub(ETHERNET)
@@ -208,7 +210,7 @@ mod tests {
     use crate::event::{Hook, PassReason, Verdict};
     use crate::fake::{Bytes, Fixture, Home, assert_packet_eq, fixtures, run, run_l3};
 
-    /// The fixtures that are at tc alone, and through the stack: there are no short cuts without a link layer.
+    /// The fixtures at tc alone, with packets through the stack: without a link layer no packet bypasses it.
     fn at_tc() -> impl Iterator<Item = Fixture> {
         let is_tc = |fixture: &Fixture| {
             !fixture.tables.settings.has(Settings::BYPASSES)

@@ -1,11 +1,12 @@
-//! Types of map entries, which outlive the agent: types whose every byte belongs to a field, and what tells one
-//! arrangement of them from another.
+//! Types of map entries, which outlive the agent: every byte of such a type belongs to a field, and a fingerprint
+//! distinguishes its layout from others.
 //!
-//! [`Plain`] is proven field by field: each field is itself plain and begins where the one before it ends. So nothing
-//! in a map is padding, and no bytes in it are no value. The fingerprint names what an older agent has written there;
-//! the agent compares it with the one that it last committed, beside the version of the layout (ADR 0005).
+//! [`Plain`] is proven field by field: each field is itself plain and begins where the one before it ends. So a map
+//! holds no padding, and any bytes in it are a valid value. The fingerprint identifies the layout in which an older
+//! agent wrote the entries; the agent compares it with the one that it last committed, beside the version of the layout
+//! (ADR 0005).
 
-/// A type that maps may hold: without padding, and any bytes of its size are a value.
+/// A type that maps may hold: it has no padding, and any bytes of its size are a valid value.
 ///
 /// Implemented by `plain!`, beside the type; no other crate can implement it.
 pub trait Plain: Copy + sealed::Proven {
@@ -41,7 +42,8 @@ impl<T: Plain, const N: usize> Plain for [T; N] {
     const ZERO: Self = [T::ZERO; N];
 }
 
-/// Proves that a type has this many bytes and no padding, and implements [`Plain`] for it. All fields, in order.
+/// Proves that a type has this many bytes and no padding, and implements [`Plain`] for it. The call lists all fields,
+/// in order.
 macro_rules! plain {
     ($type:ident = $size:literal { $($field:tt),* $(,)? }) => {
         impl $crate::layout::sealed::Proven for $type {}
@@ -74,7 +76,7 @@ pub(crate) const fn field<T, F: Plain>(_of: fn(&T) -> &F) -> (usize, u64) {
     (size_of::<F>(), F::FINGERPRINT)
 }
 
-/// Goes on with a name.
+/// Continues a fingerprint with a name: its length, then its bytes.
 pub const fn named(hash: u64, name: &str) -> u64 {
     let bytes = name.as_bytes();
     let (mut hash, mut at) = (number(hash, bytes.len() as u64), 0);
@@ -85,7 +87,7 @@ pub const fn named(hash: u64, name: &str) -> u64 {
     hash
 }
 
-/// Goes on with a number.
+/// Continues a fingerprint with a number.
 pub const fn number(hash: u64, number: u64) -> u64 {
     crate::mix::mix(hash, number)
 }

@@ -6,10 +6,10 @@
 //!
 //! A module uses only modules of earlier lines, or those before it in its own line:
 //!
-//! 1. `mix`, `layout`: what a type of a map must be
+//! 1. `mix`, `layout`: the requirements on types of map entries
 //! 2. `addr`, `checksum`, `event`, `route`: values; how a packet can end
 //! 3. `service`, `flow`, `config`, `hash`, `maglev`, `maps`: the entries of the maps
-//! 4. `hook`, `packet`, `tables`: the traits by which the path asks its surroundings
+//! 4. `hook`, `packet`, `tables`: the traits through which the path reaches its surroundings
 //! 5. `wire`, `l3`, `sctp`: the headers of a packet
 //! 6. `forward`: the path itself
 //! 7. `bytes`, `fake`: packets of `explain` and of tests; tables of tests

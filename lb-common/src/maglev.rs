@@ -1,7 +1,7 @@
 //! Maglev selection tables (Eisenbud et al., NSDI 2016, 3.4): built by the agent, read by the data path.
 //!
-//! The size is a prime of at least 100 slots a backend (ADR 0006), so shares differ by at most one
-//! percent and one backend's coming or going moves little beyond its own share.
+//! The size is a prime of at least 100 slots a backend (ADR 0006), so shares differ by at most one percent, and an
+//! added or removed backend moves few flows beyond its own share.
 
 use crate::addr::Endpoint;
 
@@ -10,8 +10,10 @@ pub const SLOTS_PER_BACKEND: u32 = 100;
 /// Largest table, a prime; beyond 1,310 backends the ratio falls below [`SLOTS_PER_BACKEND`].
 pub const MAX_SLOTS: u32 = 131_071;
 
-/// The sizes in use, primes, each about twice the one before. Steps, not a formula: within one, a
-/// backend that comes or goes moves little; only a set that outgrows its step is dealt anew.
+/// The sizes in use, primes, each about twice the one before.
+///
+/// Steps instead of a formula: as long as the size stays, an added or removed backend moves few flows; only a set that
+/// outgrows its step is distributed afresh.
 const SIZES: [u32; 10] = [307, 613, 1_229, 2_459, 4_919, 9_839, 19_681, 39_367, 78_737, MAX_SLOTS];
 
 /// Number of slots for `members` backends: 0 for none or one, else a prime.
@@ -90,7 +92,7 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
-    /// Flows of backends that stay, moved by one that leaves.
+    /// Largest share of the flows of remaining backends that may move when one backend is removed.
     const MOVED: f64 = 0.05;
 
     fn members(count: u32) -> Vec<Endpoint> {
@@ -119,7 +121,7 @@ mod tests {
     const FIRST6: [u16; 16] = [1, 1, 0, 0, 2, 2, 2, 2, 0, 0, 1, 0, 0, 0, 0, 1];
     const SUM6: u64 = 16_909_507_927_655_941_299;
 
-    /// Nodes of one version and of the next continue each other's flows: a table is part of what they agree on.
+    /// Nodes of one version and of the next continue each other's flows, so their tables must be equal.
     #[test]
     fn tables_of_both_families_are_as_they_were() {
         let ends = |text: [&str; 3]| text.map(crate::fake::at);

@@ -4,7 +4,8 @@ use crate::checksum::{Difference, crc32c};
 use crate::flow::Held;
 use crate::hook::Hooked;
 
-/// How a field takes part in a transport checksum, which decides what a device may still have to add.
+/// How a field takes part in a transport checksum: the kind decides whether a partial checksum, which an interface
+/// still has to complete, covers it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Covered {
     /// An address: part of the pseudo-header, which even a partial checksum contains.
@@ -21,7 +22,7 @@ pub trait Packet: Hooked {
     /// Whether a VLAN tag lies in the bytes (XDP) and not in the packet's metadata (tc).
     fn has_tags(&self) -> bool;
 
-    /// Whether a VLAN tag lies in the packet's metadata: it goes on to another device than it came by.
+    /// Whether a VLAN tag lies in the packet's metadata, where the bytes of the packet do not show it.
     fn is_tagged(&self) -> bool;
 
     /// Copies `N` bytes. `at` must be a constant on each path of the program (`VERIFIER:` packet
@@ -59,12 +60,12 @@ pub trait Packet: Hooked {
         zero_is_none: bool,
     ) -> Option<()>;
 
-    /// Bytes changed, and no checksum of the packet makes up for it: who keeps a sum over all of them
-    /// (`CHECKSUM_COMPLETE`) must know.
+    /// Tells the kernel that bytes changed which no checksum in the packet balances: an skb may carry a sum over all of
+    /// its bytes (`CHECKSUM_COMPLETE`), which is then corrected by `change`.
     fn summed(&mut self, change: Difference);
 
-    /// The raw CRC32c of a word that so many zero bytes follow
-    /// ([`crc32c::shifted`]): in the kernel a function that the verifier walks once.
+    /// The raw CRC32c of a word followed by `behind` zero bytes ([`crc32c::shifted`]): in the kernel a function of its
+    /// own, which the verifier walks once.
     #[inline(always)]
     fn shifted(&self, word: u32, behind: u16) -> u32 {
         crc32c::shifted(word, behind)
@@ -79,19 +80,20 @@ pub trait Packet: Hooked {
         zero_is_none: bool,
     ) -> Option<()>;
 
-    /// Cuts the packet to `keep` bytes and opens `room` bytes right behind the `link` bytes of the
-    /// link-layer header. The content of the room is not defined.
+    /// Cuts the packet to `keep` bytes and opens `room` bytes right behind the `link` bytes of the link-layer header.
+    /// The content of the opened bytes is not defined.
     fn reshape(&mut self, keep: usize, link: usize, room: usize) -> Option<()>;
 
-    /// Copies the whole packet. Nothing where that cannot be (XDP), or where it is too large.
+    /// Copies the whole packet. `None` at XDP, which has no such copy, and where the packet is too large.
     fn keep(&self, into: &mut Held) -> Option<()>;
 
-    /// Becomes a packet that was kept.
+    /// Replaces the packet by one that was held.
     fn become_held(&mut self, held: &Held) -> Option<()>;
 
-    /// Bytes in all, link-layer header included. More than the MTU before segmentation.
+    /// Length of the packet in bytes, link-layer header included. Before segmentation it may exceed the MTU.
     fn length(&self) -> usize;
 
-    /// Bytes of payload of each packet that a device will make of this one; 0 where it is one already.
+    /// Payload bytes of each packet into which the interface will split this one (`gso_size`); 0 where it will not be
+    /// split.
     fn segment(&self) -> usize;
 }

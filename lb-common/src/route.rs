@@ -1,13 +1,13 @@
 //! The lookup of a route in the kernel before a packet bypasses the stack.
 
-/// How a packet is to be treated on its way, as far as routes are chosen by it.
+/// The properties of a packet by which the kernel chooses its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
     /// IPv4, else IPv6.
     pub v4: bool,
     /// IPv4: type of service in the first byte in memory; IPv6: the header's first word in memory without the version.
     pub class: u32,
-    /// Bytes of the IP packet, or of each that the device will make of it.
+    /// Bytes of the IP packet, or of each packet into which the interface will split it.
     pub length: u16,
 }
 
@@ -16,21 +16,21 @@ pub struct Traffic {
 pub enum RouteResult {
     /// Forwarding is on, and the next hop is known.
     Known,
-    /// Larger than the route's MTU.
+    /// The packet is larger than the route's MTU.
     TooBig,
-    /// The next hop was not asked for its link-layer address yet.
+    /// The link-layer address of the next hop is not resolved yet.
     NoNeighbour,
-    /// Not forwarded at all, or only as the stack can: no route, one to this node, forwarding off, an encapsulation.
+    /// The data path cannot forward the packet: no route, a route to this node, forwarding off, or an encapsulation.
     None,
 }
 
-/// The next hop.
+/// The next hop: an interface and a link-layer address.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Route {
-    /// Index of the device.
+    /// Index of the interface.
     pub device: u32,
-    /// The addresses of a frame that goes there, as it begins: destination and source, in memory order.
+    /// The link-layer addresses of a frame to the next hop: destination, then source, in memory order.
     pub hardware: [u32; 3],
     /// With [`RouteResult::TooBig`]: bytes of the largest IP packet.
     pub mtu: u32,

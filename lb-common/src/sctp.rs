@@ -1,4 +1,4 @@
-//! SCTP port changes: the checksum is brought up to date without reading the packet ([`crate::checksum::crc32c`]).
+//! SCTP port changes: the checksum is updated without reading the packet ([`crate::checksum::crc32c`]).
 
 use crate::addr::Port;
 use crate::checksum::Difference;
@@ -6,15 +6,15 @@ use crate::flow::Tuple;
 use crate::packet::Packet;
 use crate::wire::{Piece, View};
 
-/// The most that [`crate::checksum::crc32c::shifted`] can go back.
+/// The most bytes behind a word that [`crate::checksum::crc32c::shifted`] can handle.
 const LONGEST: usize = 0xfffb;
-/// Offset of the checksum in the common header, ...
+/// Offset of the checksum in the common header.
 const CHECKSUM: usize = 8;
-/// ... and bytes of that header behind its ports.
+/// Bytes of the common header behind its ports.
 const REST: usize = 8;
 
-/// Whether the ports can change: all that the checksum covers
-/// is in the packet, neither in other pieces of it nor cut off.
+/// Whether the ports can change: all bytes that the checksum covers are in the packet, neither in other fragments nor
+/// cut off.
 #[inline(never)]
 pub fn can_change<P: Packet>(packet: &P, view: &View) -> bool {
     behind(packet, view).is_some()
@@ -23,13 +23,13 @@ pub fn can_change<P: Packet>(packet: &P, view: &View) -> bool {
 /// The change of the common header.
 #[derive(Clone, Copy)]
 pub struct Changed {
-    /// Its checksum, as on the wire.
+    /// The new checksum, as on the wire.
     pub sum: [u8; 4],
     /// The effect of ports and checksum on a sum over the whole packet.
     pub change: Difference,
 }
 
-/// The change of the header when the ports become those of `to`; nothing where they cannot change.
+/// The change of the header when the ports become those of `to`; `None` where they cannot change.
 #[inline(always)]
 pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> Option<Changed> {
     let before = Port::word(old.source_port, old.destination_port);
@@ -42,32 +42,32 @@ pub fn changed<P: Packet>(packet: &P, view: &View, old: &Tuple, to: &Tuple) -> O
     Some(Changed { sum, change })
 }
 
-/// Writes the ports of `to`, and the checksum that they make.
+/// Writes the ports of `to`, and the checksum that follows from them.
 #[inline(always)]
 pub fn write<P: Packet>(packet: &mut P, view: &View, to: &Tuple, sum: [u8; 4]) -> Option<()> {
     view.write(packet, 0, Port::word(to.source_port, to.destination_port).to_ne_bytes())?;
     view.write(packet, CHECKSUM, sum)
 }
 
-/// Bytes that the checksum covers behind the ports: up to where the IP header says that the packet ends. A short one
-/// lies in a longer frame, filled up to the 60 bytes of a wire.
+/// Bytes that the checksum covers behind the ports, up to the end of the packet by its IP header: a link pads short
+/// packets to 60 bytes.
 #[inline(always)]
 fn behind<P: Packet>(packet: &P, view: &View) -> Option<u16> {
     if view.piece != Piece::Whole {
         return None;
     }
     let behind = view.end(packet)?.checked_sub(view.transport(packet) + size_of::<u32>())?;
-    // Four bytes less than 64 KiB, for the word itself; longer ones are not changed.
+    // The limit is four bytes below 64 KiB, for the word itself; longer packets are not changed.
     if !(REST..=LONGEST).contains(&behind) {
         return None;
     }
     Some(behind as u16)
 }
 
-/// The sum after the change of a word that so many bytes follow.
+/// The checksum after the change of a word that `behind` bytes follow.
 ///
-/// Zero is one that is left to whoever sends the packet out, and who computes it over what stands in its place
-/// (`skb_crc32c_csum_help`): it must stay. One in four thousand million whole sums looks the same.
+/// A checksum of zero must stay: the kernel or the interface computes it when the packet is sent, over the field as it
+/// stands (`skb_crc32c_csum_help`). One in four thousand million complete checksums is zero as well.
 #[inline(always)]
 fn corrected<P: Packet>(packet: &P, old: u32, delta: u32, behind: u16) -> u32 {
     if old == 0 { 0 } else { old ^ packet.shifted(delta, behind) }

@@ -1,4 +1,4 @@
-//! Services as the agent writes them for the data path: frontends, services, selection tables, backends.
+//! Services as the agent writes them for the data path: frontends, services, selection tables and backends.
 //!
 //! A *service* here is one port of one Kubernetes Service in one family (contract 1.3). The agent writes all of it, and
 //! the data path only reads it.
@@ -6,7 +6,7 @@
 use crate::addr::{Ip, Port, Protocol};
 use crate::layout::plain;
 
-/// The address, port and protocol that a client asks for: the key of `SERVICES`.
+/// The address, port and protocol to which a client sends: the key of `SERVICES`.
 ///
 /// Three kinds share the map: an address with port and protocol (ClusterIP, external IP, load
 /// balancer VIP); a `NodePort`, whose address is [`Ip::any_of_family`]; and the mark of a known
@@ -31,7 +31,7 @@ impl Frontend {
         Self { ip, port, protocol, pad: 0, rest: 0 }
     }
 
-    /// The mark "this address is a ClusterIP".
+    /// The marker that an address is a ClusterIP: its port and protocol are 0.
     #[inline(always)]
     pub const fn cluster_address(ip: Ip) -> Self {
         Self::new(ip, Port::NONE, Protocol::NONE)
@@ -53,11 +53,11 @@ pub type ServiceId = u32;
 /// Index into `BACKENDS`. 0 means "none".
 pub type BackendId = u32;
 
-/// One set of backends to choose from: where its members and its Maglev slots lie in `MAGLEV`.
+/// One set of backends to choose from: the position of its members and its Maglev slots in `MAGLEV`.
 ///
-/// At line `line` begin the members, 16 to a line ([`BackendId`], native order); right after the last member line
-/// begin the slots: indices into the members, one byte each up to 256 members (64 to a line), two
-/// bytes (native order, 32 to a line) above. A set of one member has no slots.
+/// The members begin at line `line`, 16 to a line ([`BackendId`], native order). The slots begin right after the last
+/// member line: indices into the members, one byte each up to 256 members (64 to a line), two bytes (native order, 32
+/// to a line) above. A set of one member has no slots.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Set {
@@ -81,13 +81,13 @@ pub const MEMBERS_PER_LINE: u32 = 16;
 pub const NARROW: u32 = 256;
 
 impl Set {
-    /// Lines that the members take.
+    /// Number of lines that the members take.
     #[inline(always)]
     pub const fn member_lines(&self) -> u32 {
         self.members.div_ceil(MEMBERS_PER_LINE)
     }
 
-    /// Lines that the whole set takes.
+    /// Number of lines that the whole set takes.
     pub const fn lines(&self) -> u32 {
         let per_line = if self.members <= NARROW { 64 } else { 32 };
         self.member_lines() + self.slots.div_ceil(per_line)
@@ -128,20 +128,22 @@ impl Flags {
     pub const EXTERNAL: Self = Self(1);
     /// The policy that governs this frontend is Local.
     pub const LOCAL_POLICY: Self = Self(2);
-    /// Only listed sources may use this frontend (`loadBalancerSourceRanges`): ask `SOURCE_RANGES`.
+    /// Only listed sources may use this frontend (`loadBalancerSourceRanges`): look up `SOURCE_RANGES`.
     pub const SOURCES: Self = Self(4);
     /// Some endpoint is usable somewhere in the cluster: an empty Local set drops instead of rejecting.
     pub const ANYWHERE: Self = Self(8);
-    /// The service is gone: only TCP flows that exist go on; to new packets it is not there.
+    /// The service was removed: only existing TCP flows continue; new packets are treated as if it did not exist.
     pub const LEAVING: Self = Self(16);
-    /// Only the mark of a known ClusterIP: any other port of it is rejected.
+    /// The entry is only the marker of a known ClusterIP: packets to any other port of it are rejected.
     pub const ADDRESS: Self = Self(32);
     pub const NODE_PORT: Self = Self(64);
-    /// A process of this node listens at this ClusterIP itself, which is an address of the node: packets are left to
-    /// it. The mark of a ClusterIP has the flag with any of its ports, and ports that no Service has are the node's.
+    /// A process of this node listens at this ClusterIP, which is an address of the node: packets to it pass.
+    ///
+    /// The marker of a ClusterIP has the flag if any port of it has, and packets to ports that no Service has pass as
+    /// well.
     pub const HOST: Self = Self(128);
 
-    /// Both sets of bits.
+    /// The union of both sets of bits.
     #[inline(always)]
     #[must_use]
     pub const fn with(self, other: Self) -> Self {
@@ -155,8 +157,10 @@ impl Flags {
     }
 }
 
-/// One endpoint of one service: the value of `BACKENDS`. A row belongs to a service, so that an
-/// address shared by two services has two rows, and lives as long as the endpoint serves.
+/// One endpoint of one service: the value of `BACKENDS`.
+///
+/// A row belongs to a service, so that an address shared by two services has two rows. The row lives as long as the
+/// endpoint serves.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Backend {
@@ -166,8 +170,8 @@ pub struct Backend {
     pub port: Port,
     /// [`Backend::LOCAL`], [`Backend::IN_CLUSTER_SET`], [`Backend::IN_LOCAL_SET`].
     pub flags: u16,
-    /// Moves whenever the row gets another endpoint or loses its own: flows and affinity that remember
-    /// an older epoch are over (TCP flows excepted). 0 is never live.
+    /// Changes whenever the row gets another endpoint or loses its own: flows and affinity that hold an older epoch are
+    /// over (TCP flows excepted). 0 is never live.
     pub epoch: u32,
     /// The service it belongs to.
     pub service: ServiceId,
@@ -205,7 +209,7 @@ impl Source {
     /// Bits of a key without its padding: the prefix length of a lookup.
     pub const BITS: u32 = 32 + 128;
 
-    /// A service and an address or network.
+    /// The key of a service and an address or network.
     #[inline(always)]
     pub const fn new(service: ServiceId, ip: Ip) -> Self {
         Self { service, ip, pad: 0 }

@@ -1,4 +1,4 @@
-//! The look-ups and the few writes that the data path needs, as traits: kernel maps or fakes behind them.
+//! The lookups and the few writes that the data path needs, as traits: kernel maps or fakes implement them.
 
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
@@ -10,9 +10,9 @@ use crate::service::{Backend, BackendId, Frontend, Service, Source};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Added {
     Yes,
-    /// The key is taken.
+    /// An entry with this key exists.
     Taken,
-    /// No room.
+    /// The table has no room.
     Full,
 }
 
@@ -25,22 +25,22 @@ pub struct Touch {
     pub shown: Shown,
     /// [`Flow::expected`]; 0 leaves it.
     pub expected: u32,
-    /// [`Shown::rst`] is taken back: both ends went on.
+    /// Clears [`Flow::shown`]'s `rst`: packets of both directions followed the RST, so it ended nothing.
     pub is_alive: bool,
 }
 
-/// The tables of one node. Methods take `&self`: kernel maps are shared anyway.
+/// The tables of one node. Methods take `&self`: kernel maps are shared between CPUs in any case.
 pub trait Tables: Services + Flows + Filters + Fragments + Node + Clock {}
 
 impl<T: Services + Flows + Filters + Fragments + Node + Clock> Tables for T {}
 
 /// Services and backends, as the agent writes them, and the clients that stick to a backend.
 pub trait Services {
-    /// `SERVICES`: copies the service of a frontend; false when there is none. (Copies go straight to where they
-    /// are kept: a value returned through the stack is too large for it.)
+    /// `SERVICES`: copies the service of a frontend; false when there is none. (The copy goes straight to its
+    /// destination: a value returned through the stack is too large for it.)
     fn service(&self, frontend: &Frontend, into: &mut Service) -> bool;
 
-    /// `SERVICES`: whether a frontend is there.
+    /// `SERVICES`: whether the map has an entry for a frontend.
     fn knows(&self, frontend: &Frontend) -> bool;
 
     /// The `index`-th 4-byte word (0 to 15) of a line of `MAGLEV`, native order.
@@ -55,7 +55,7 @@ pub trait Services {
     /// `BACKENDS`: copies a row; false when the index is beyond the table.
     fn backend(&self, id: BackendId, into: &mut Backend) -> bool;
 
-    /// `BACKENDS`: the epoch of a row, 0 when nothing lives there.
+    /// `BACKENDS`: the epoch of a row, 0 when the row has no endpoint.
     fn epoch(&self, id: BackendId) -> u32;
 
     fn affinity(&self, client: &Client) -> Option<Affinity>;
@@ -69,17 +69,17 @@ pub trait Services {
 
 /// The entries of flows.
 pub trait Flows {
-    /// Copies the entry of a key out of `FLOWS4` or `FLOWS6`, by [`FlowKey::is_v4`], or, where it is not there, out of
-    /// `TRANSIENT4` or `TRANSIENT6`; false when there is none.
+    /// Copies the entry of a key out of `FLOWS4` or `FLOWS6`, by [`FlowKey::is_v4`], or, where that table has none, out
+    /// of `TRANSIENT4` or `TRANSIENT6`; false when there is none.
     fn flow(&self, key: &FlowKey, into: &mut Flow) -> bool;
 
-    /// The same where the family is known.
+    /// The same as [`Flows::flow`] where the family is known: no check of the key.
     #[inline(always)]
     fn flow_of<const V4: bool>(&self, key: &FlowKey, into: &mut Flow) -> bool {
         key.is_v4() == V4 && self.flow(key, into)
     }
 
-    /// The same as a value, for a reader of some fields only.
+    /// The same as a value, for a caller that reads a few fields only.
     #[inline(always)]
     fn copy_flow<const V4: bool>(&self, key: &FlowKey) -> Option<Flow> {
         let mut flow = Flow::default();
@@ -92,68 +92,69 @@ pub trait Flows {
     /// Overwrites an entry in that table, or adds it. False when there is no room.
     fn put_flow(&self, key: &FlowKey, flow: &Flow) -> bool;
 
-    /// Changes an entry in place, in whichever table it is; nothing if it is gone.
+    /// Changes an entry in place, in whichever table it is; no effect if the entry is gone.
     fn touch_flow(&self, key: &FlowKey, touch: &Touch);
 
-    /// Notes in an entry that its frontend was looked up, in place; nothing if it is gone.
+    /// Records in an entry that its frontend was looked up, in place; no effect if the entry is gone.
     fn confirm_flow(&self, key: &FlowKey, epoch: u32);
 
-    /// Removes an entry of both tables, if it is there.
+    /// Removes the entry of a key from both tables, if it is there.
     fn remove_flow(&self, key: &FlowKey);
 
-    /// Removes an entry of `FLOWS4` or `FLOWS6` only, if it is there.
+    /// Removes the entry of a key from `FLOWS4` or `FLOWS6` only, if it is there.
     fn remove_protected(&self, key: &FlowKey);
 }
 
-/// Addresses and tuples that are known for something: a few bits for each, at times true of others.
+/// Filters over addresses and tuples: a few bits for each, so false positives are possible.
 pub trait Filters {
-    /// `IN_USE`: whether a flow of this node goes or went to this backend; at times true of others.
+    /// `IN_USE`: whether a flow of this node goes or went to this backend; false positives are possible.
     fn is_in_use(&self, ip: &Ip, port: Port) -> bool;
 
-    /// Notes that a flow goes to this backend.
+    /// `IN_USE`: records that a flow goes to this backend.
     fn put_in_use(&self, ip: &Ip, port: Port);
 
-    /// `BACKEND_FILTER`: whether some backend has or had this address and port; at times true of others.
+    /// `BACKEND_FILTER`: whether some backend has or had this address and port; false positives are possible.
     fn may_be_backend(&self, ip: &Ip, port: Port) -> bool;
 
     /// `DIRECT_SEEN`: whether a packet of this hash ([`crate::hash::whole`]) was seen on its way straight to a backend.
     fn is_direct(&self, hash: u64) -> bool;
 
-    /// Remembers one, in place of another.
+    /// `DIRECT_SEEN`: records the hash of such a packet, in place of the hash that its element held.
     fn put_direct(&self, hash: u64);
 
-    /// `OWN_ANSWERS`: whether a packet of this hash answers a connection that this node began, or that is masqueraded
-    /// as its own.
+    /// `OWN_ANSWERS`: whether a packet of this hash answers a connection that this node opened, or one that is
+    /// masqueraded behind an address of this node.
     fn is_own_answer(&self, hash: u64) -> bool;
 
-    /// Notes one; where there is no room, the one that was asked for longest ago is forgotten.
+    /// `OWN_ANSWERS`: records such a hash; a full map displaces the least recently used one.
     fn put_own_answer(&self, hash: u64);
 
-    /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or gets answers by it.
+    /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or their answers.
     fn is_inherited(&self, hash: u64) -> bool;
 }
 
-/// Datagrams in pieces.
+/// Fragments of datagrams: their ports, and fragments held until their ports are known.
 pub trait Fragments {
     fn fragment(&self, fragment: &Fragment) -> Option<Ports>;
 
-    /// Remembers the ports of a packet in pieces. False when there is no room.
+    /// `FRAGMENTS`: records the ports of a fragmented packet. False when there is no room.
     fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool;
 
-    /// `HELD_FRAGMENTS`: shows a fragment where it lies, too large to be copied; nothing when there is none.
+    /// `HELD_FRAGMENTS`: passes a held fragment to `read` in place, because it is too large to copy; `None` when there
+    /// is none.
     fn read_held<R>(&self, key: &Fragment, read: impl FnOnce(&Held) -> R) -> Option<R>;
 
-    /// Lends `fill` memory for a fragment, and keeps what it fills in place of what was there. False when it
-    /// could not, or when there is no room.
+    /// `HELD_FRAGMENTS`: lends `fill` memory for a fragment and stores the result, in place of an earlier one of this
+    /// key. False when `fill` failed, or when there is no room.
     fn put_held(&self, key: &Fragment, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool;
 
-    /// Forgets one.
+    /// `HELD_FRAGMENTS`: removes a held fragment.
     fn remove_held(&self, key: &Fragment);
 }
 
-/// The node that the programs are on, as the agent writes it.
+/// The node that the programs run on, as the agent describes it in the maps.
 pub trait Node {
-    /// The node's settings; nothing before the agent wrote them.
+    /// `SETTINGS`: the node's settings; `None` before the agent has written them.
     fn settings(&self) -> Option<&Settings>;
 
     /// `ADDRESSES`: bits of [`crate::config::address`], 0 when the address is not the node's.
@@ -162,17 +163,17 @@ pub trait Node {
     fn device(&self, index: u32) -> Option<Device>;
 }
 
-/// Time, and what is counted or limited by it.
+/// Time, and the counters and limits of the data path.
 pub trait Clock {
-    /// Nanoseconds of `CLOCK_MONOTONIC` (a coarse clock will do).
+    /// Nanoseconds of `CLOCK_MONOTONIC` (a coarse clock is enough).
     fn now(&self) -> u64;
 
     /// A clock that costs next to nothing: its steps last from an eighth of a second to one and a third.
     fn tick(&self) -> u16;
 
-    /// Whether a rejection may be sent now: each of [`crate::hash::REJECT_LIMIT`] has a limit of its own.
+    /// Whether a rejection may be sent now: each of the [`crate::hash::REJECT_LIMIT`] buckets has a limit of its own.
     fn may_reject(&self, bucket: u32) -> bool;
 
-    /// Counts something that happened on the way.
+    /// Adds one to the counter of an event.
     fn count(&self, event: Event);
 }

@@ -1,7 +1,7 @@
 //! Reads a packet's headers once, into one view for both families.
 //!
-//! Refuses to guess: whatever is cut short, contradicts itself or is not TCP, UDP, SCTP or ICMP is
-//! named and left to the stack.
+//! The parser does not guess: a packet that is cut short, contradicts itself or is not TCP, UDP, SCTP or ICMP passes to
+//! the stack, with a reason of its own.
 
 mod headers;
 mod plain;
@@ -27,7 +27,7 @@ const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const TYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const TYPE_QINQ: [u8; 2] = [0x88, 0xa8];
 const VLAN: usize = 4;
-/// IPv6 extension headers walked at most.
+/// The largest number of IPv6 extension headers that the parser walks.
 const EXTENSIONS: usize = 6;
 
 /// TCP flags (RFC 9293 3.1).
@@ -118,7 +118,8 @@ fn ipv6<P: Packet>(packet: &P, headers: &mut Headers, network: usize) -> Result<
     let tuple = &mut headers.key.tuple;
     tuple.source = Ip::from_u64s([s0, s1]);
     tuple.destination = Ip::from_u64s([d0, d1]);
-    // To us these are addresses of the other family; on a wire nobody's (RFC 4291 2.5.5.2), and Linux drops them.
+    // A mapped IPv4 address in an IPv6 packet would match entries of IPv4. No valid packet has one (RFC 4291 2.5.5.2),
+    // and Linux drops those that do.
     if tuple.source.is_v4() || tuple.destination.is_v4() {
         return Err(PassReason::NotOurs);
     }
@@ -140,11 +141,12 @@ const fn is_transport(protocol: Protocol) -> bool {
     )
 }
 
-/// Walks IPv6 extension headers (RFC 8200 4) from [`View::behind`] up to the transport header. `id`: what a fragment's
-/// says of its datagram.
+/// Walks IPv6 extension headers (RFC 8200 4) from [`View::behind`] up to the transport header. `id` receives the
+/// identification in a fragment header.
 ///
-/// A later fragment names the first header behind that of fragments, which only the first fragment has: what is no
-/// transport stands for UDP, the only one that is sent in pieces behind options.
+/// A later fragment names the header that follows the fragment header in the first fragment, and only the first
+/// fragment contains that header. Where it is no transport protocol, UDP is assumed, the only one that is sent in
+/// fragments behind options.
 #[inline(never)]
 pub(crate) fn extensions<P: Packet>(
     packet: &P,
@@ -175,7 +177,7 @@ pub(crate) fn extensions<P: Packet>(
                     return Ok(());
                 }
             }
-            // Segments left: the destination is a waypoint, not the frontend.
+            // Segments are left, so the destination is a waypoint and not the frontend.
             ROUTING if o1 != 0 => return Err(PassReason::OtherProtocol),
             HOP_BY_HOP | ROUTING | DESTINATION => {
                 view.behind += (u16::from(length) + 1) * 8;
@@ -187,7 +189,7 @@ pub(crate) fn extensions<P: Packet>(
     if is_transport(view.protocol) { Ok(()) } else { Err(PassReason::OtherProtocol) }
 }
 
-/// Reads what later decisions need of the transport header.
+/// Reads the fields of the transport header that later decisions need.
 #[inline(always)]
 fn transport<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassReason> {
     let tuple = &mut headers.key.tuple;
@@ -205,12 +207,12 @@ fn transport<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassRea
     tuple.source_port = Port::from_wire([a, b]);
     tuple.destination_port = Port::from_wire([c, d]);
     if view.protocol == Protocol::TCP {
-        // All 20 bytes must be there: the checksum is at 16.
+        // All 20 bytes of the TCP header must be there: the checksum is at offset 16.
         let rest: [u8; 8] = view.read(packet, 12).ok_or(PassReason::Malformed)?;
         let [_, flags, ..] = rest;
         view.tcp_flags = flags;
     } else if view.protocol == Protocol::SCTP {
-        // So must the 12 bytes of the common header (RFC 9260 3.1).
+        // All 12 bytes of the common header must be there (RFC 9260 3.1).
         let _checksum: [u8; 4] = view.read(packet, 8).ok_or(PassReason::Malformed)?;
     }
     Ok(())

@@ -1,7 +1,9 @@
-//! The kernel's routes: `bpf_fib_lookup`. For what goes past the stack it is asked as the stack asks when it
-//! forwards, and answers only where forwarding is on for the device that the packet came in by, the packet fits the
-//! route's MTU and the next hop is known. For what is masqueraded it is asked which source a route has, and answers
-//! where forwarding is on for the device that it leaves by. It says nothing of a route that encapsulates.
+//! The kernel's routes: `bpf_fib_lookup`.
+//!
+//! For packets that bypass the stack the lookup is the one of the stack's forwarding, and it succeeds only where
+//! forwarding is on for the interface that the packet came in by, the packet fits the route's MTU and the next hop is
+//! known. For masqueraded packets the lookup gives the source of a route, and succeeds where forwarding is on for the
+//! interface that the packet leaves by. It shows nothing of a route that encapsulates.
 
 use core::ffi::c_void;
 
@@ -22,7 +24,7 @@ const UNKNOWN: i64 = -22;
 /// `AF_INET` and `AF_INET6`.
 const FAMILIES: [u8; 2] = [2, 10];
 
-/// `struct bpf_fib_lookup`, its unions as they are on the way in; numbers as on the wire but for `length` and `device`.
+/// `struct bpf_fib_lookup`, with the input members of its unions; numbers as on the wire but for `length` and `device`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Question {
@@ -41,11 +43,11 @@ struct Question {
 }
 
 impl Question {
-    /// About a packet of this tuple.
+    /// The lookup for a packet of this tuple.
     #[inline(always)]
     fn new(tuple: &Tuple, protocol: Protocol, v4: bool) -> Self {
         let [family4, family6] = FAMILIES;
-        // An IPv4 address is the last word of ours, and the first of the kernel's.
+        // An IPv4 address is the last word of an [`Ip`], and the first of the kernel's four.
         let address = |ip: &Ip| if v4 { [ip.last_word(), 0, 0, 0] } else { ip.words() };
         Self {
             family: if v4 { family4 } else { family6 },
@@ -58,11 +60,11 @@ impl Question {
         }
     }
 
-    /// Asks it. `context`: the program's own, of an skb or of an XDP frame.
+    /// Calls the helper. `context`: the program's own, of an skb or of an XDP frame.
     #[inline(always)]
     fn ask(&mut self, context: *mut c_void, flags: u32) -> i64 {
         let length = size_of::<Self>() as i32;
-        // SAFETY: the context is the program's own; the helper reads and writes `length` bytes of ours.
+        // SAFETY: the context is the program's own; the helper reads and writes `length` bytes of this structure.
         unsafe { bpf_fib_lookup(context, core::ptr::from_mut(self).cast(), length, flags) }
     }
 }
@@ -79,7 +81,7 @@ fn pair(first: &u16, second: &u16) -> u32 {
     u32::from_ne_bytes([a, b, c, d])
 }
 
-/// Asks for the way of a packet that came in by `device`. `context`: the program's own, of an skb or of an XDP frame.
+/// Looks up the route of a packet that came in by `device`. `context`: the program's own, of an skb or of an XDP frame.
 #[inline(always)]
 pub(crate) fn look_up(
     context: *mut c_void,
@@ -107,8 +109,10 @@ pub(crate) fn look_up(
     }
 }
 
-/// Asks for the way of a packet that this host has made, as its stack asks when it sends: by routes of output, though
-/// forwarding must be on for `lo`. The next hop is not asked for. `context`: the program's own, of an skb.
+/// Looks up the route of a packet that this host created, as its stack does when it sends: among output routes, though
+/// forwarding must be on for `lo`.
+///
+/// The next hop is not resolved. `context`: the program's own, of an skb.
 #[inline(always)]
 pub(crate) fn look_up_of_host(
     context: *mut c_void,
@@ -130,13 +134,16 @@ pub(crate) fn look_up_of_host(
     }
 }
 
-/// Asks for the source of a packet that leaves by `device` (Linux 6.7; nothing before): that of its route where it
-/// has one, as a network's own; else IPv4 has that of the network that the gateway is in, or the device's first where
-/// there is none, and IPv6 the one of RFC 6724 for the destination.
+/// Looks up the source of a packet that leaves by `device` (Linux 6.7; nothing before).
 ///
-/// The stack has chosen a route before. Here rules are asked again by both addresses, ports, protocol and
-/// mark (as it is now; since Linux 6.10), and only routes by the device count; not by the device it came in by nor
-/// its class, so where such a rule decides, the source is that of another route. Nobody needs to know the next hop.
+/// The source is that of its route where the route has one, as a network's own has. Otherwise, for IPv4, it is the
+/// address in the gateway's network, or the interface's first one where there is none; for IPv6 it is the choice of RFC
+/// 6724 for the destination.
+///
+/// The stack has chosen a route before. This lookup applies the rules again, with both addresses, ports, protocol and
+/// mark (as it is now; since Linux 6.10), and only routes by the interface count. It knows neither the interface of
+/// arrival nor the traffic class, so where a rule on those decides, the source is that of another route. The next hop
+/// is not needed.
 #[inline(always)]
 pub(crate) fn source(
     context: *mut c_void,
@@ -147,7 +154,7 @@ pub(crate) fn source(
     let v4 = tuple.destination.is_v4();
     let [a, b, c, d] = mark.to_ne_bytes();
     let mut question = Question {
-        // A length that fits every route: without one the whole packet is compared with the device's MTU.
+        // A length that fits every route: without one the kernel compares the whole packet with the interface's MTU.
         length: 1,
         device,
         hardware: [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]), 0, 0, 0, 0],
@@ -161,7 +168,7 @@ pub(crate) fn source(
     if answer == UNKNOWN {
         answer = question.ask(context, flags);
     }
-    // IPv6 prefers routes by the device, and takes another one's where there is none.
+    // IPv6 prefers routes by the interface, and takes one by another interface where there is none.
     if answer != i64::from(BPF_FIB_LKUP_RET_SUCCESS) || question.device != device {
         return None;
     }

@@ -1,9 +1,9 @@
-//! Entries of flows, over the four maps that keep them: `FLOWS4` and
-//! `TRANSIENT4` for IPv4, `FLOWS6` and `TRANSIENT6` for all else.
+//! Entries of flows, over the four maps that hold them: `FLOWS4` and `TRANSIENT4` for IPv4, `FLOWS6` and `TRANSIENT6`
+//! for all others.
 //!
-//! VERIFIER: functions of their own, but for the one of the fast path: in place, each asks the program around it for
-//! more stack than there is. They are global in the object, as the parts are, so that each is walked once, and not
-//! once more for every packet's way that leads to it.
+//! VERIFIER: each is a function of its own, except for the one of the fast path: inlined, it needs more stack than the
+//! program around it has. The functions are global in the object, as the parts are, so that the verifier walks each
+//! once, and not again for every path that leads to it.
 
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Shown};
 use lb_common::tables::Touch;
@@ -16,7 +16,7 @@ pub(crate) const EXISTS: i32 = -17;
 /// `BPF_NOEXIST`.
 const NO_EXIST: u64 = 1;
 
-/// Keys and entries on their way to a map, in memory of this CPU: the stack has none.
+/// Keys and entries on their way to a map, in memory of this CPU: the stack has no room for them.
 #[repr(C)]
 pub(crate) struct Transit {
     key4: FlowKey4,
@@ -30,26 +30,26 @@ pub(crate) struct Transit {
 fn key4(key: &FlowKey) -> Option<(&'static FlowKey4, &'static mut Flow4)> {
     let place = TRANSIT.get_ptr_mut(0)?;
     // SAFETY: the element is this CPU's own. Only packets have flows of IPv4 on both ends; their programs run with
-    // softirqs off, one at a time, and no call here reads what another one wrote.
+    // softirqs off, one at a time, and no call here reads the data of an earlier one.
     let Transit { key4, flow4, .. } = unsafe { &mut *place };
     *key4 = FlowKey4::of(key);
     Some((key4, flow4))
 }
 
-/// The key of `FLOWS6`: as it is, or a copy where the verifier takes keys only out of maps.
+/// The key of `FLOWS6`: the caller's, or a copy where the verifier refuses keys in lent memory.
 #[inline(always)]
 fn key6(key: &FlowKey) -> Option<&FlowKey> {
     if ASKS_FOR_MAPS.load() == 0 {
         return Some(key);
     }
     let place = TRANSIT.get_ptr_mut(0)?;
-    // SAFETY: as for `key4`; what else is in the element is not looked at meanwhile.
+    // SAFETY: as for `key4`; the reference covers this field only.
     let copy = unsafe { &mut (*place).key };
     *copy = *key;
     Some(copy)
 }
 
-/// An entry of `FLOWS6`, likewise.
+/// An entry of `FLOWS6`: the caller's, or a copy, as for `key6`.
 #[inline(always)]
 fn flow6(flow: &Flow) -> Option<&Flow> {
     if ASKS_FOR_MAPS.load() == 0 {
@@ -62,10 +62,10 @@ fn flow6(flow: &Flow) -> Option<&Flow> {
     Some(copy)
 }
 
-/// Memory that a function is lent, which the verifier wants to be asked for null.
+/// A reference to memory that a function is lent: the verifier requires a check for null.
 #[inline(always)]
 const fn lent<'a, T>(memory: *const T) -> Option<&'a T> {
-    // SAFETY: null, or a value that its only user lends for this call.
+    // SAFETY: null, or a value that its only owner lends for this call.
     unsafe { memory.as_ref() }
 }
 
@@ -136,8 +136,8 @@ pub(crate) fn copy_of<const V4: bool>(key: &FlowKey) -> Option<Flow> {
     }
 }
 
-/// Adds an entry if neither table has its key, and gives the answer of `bpf_map_update_elem`: 0, or an error. (A
-/// `Result` would take memory of the stack.)
+/// Adds an entry if neither table has its key, and returns the result of `bpf_map_update_elem`: 0, or an error. (A
+/// `Result` would need memory on the stack.)
 #[inline(always)]
 pub(crate) fn add(key: &FlowKey, flow: &Flow) -> i32 {
     flow_add(key, flow)
@@ -157,7 +157,7 @@ extern "C" fn flow_add(key: *const FlowKey, flow: *const Flow) -> i32 {
     if is_taken { EXISTS } else { write(key, flow, NO_EXIST) }
 }
 
-/// Overwrites an entry in the table that it names, or adds it there, with the same answer.
+/// Overwrites an entry in the table that its flag names, or adds it there; the same result.
 #[inline(always)]
 pub(crate) fn put(key: &FlowKey, flow: &Flow) -> i32 {
     flow_put(key, flow)
@@ -170,8 +170,10 @@ extern "C" fn flow_put(key: *const FlowKey, flow: *const Flow) -> i32 {
     write(key, flow, 0)
 }
 
-/// An entry that is added to a transient table is looked at as well: the kernel displaces those first that nobody has
-/// looked at, and a reply whose answer is still on its way would go before older ones.
+/// Adds an entry to a transient table and looks it up once.
+///
+/// The kernel displaces those entries first that were never looked up: without the lookup, a reply entry whose answer
+/// is still on its way would be displaced before older entries.
 #[inline(always)]
 fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
     let is_protected = flow.is_protected();
@@ -203,7 +205,7 @@ fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
     written.map_or_else(|error| error, |()| 0)
 }
 
-/// Writes in an entry, in place, wherever it is: all four tables' have the fields that change.
+/// Writes fields of an entry in place, in whichever table it is: the entries of all four tables have these fields.
 macro_rules! write_in {
     ($key:ident, $flow:ident => $written:block) => {
         if $key.is_v4() {
@@ -224,7 +226,7 @@ macro_rules! write_in {
     };
 }
 
-/// Marks an entry as seen, and what its packet has shown.
+/// Records the time of a packet in its entry, and the flags that the packet has shown.
 #[inline(always)]
 pub(crate) fn touch(key: &FlowKey, touch: &Touch) {
     let Shown { established, fin, rst, claimed } = touch.shown;
@@ -232,8 +234,8 @@ pub(crate) fn touch(key: &FlowKey, touch: &Touch) {
     let _done: u32 = flow_touch(key, touch.seen, shown, touch.expected, touch.is_alive.into());
 }
 
-/// The fields of [`Touch`], `shown` as its bytes: a structure on
-/// the stack would have padding, which no function may be lent.
+/// Takes the fields of [`Touch`] one by one, `shown` as its bytes: a structure on the stack would have padding, and the
+/// verifier accepts no reference to uninitialised bytes.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn flow_touch(
@@ -256,14 +258,14 @@ extern "C" fn flow_touch(
             unsafe { (*flow).expected = expected };
         }
         if is_alive != 0 {
-            // SAFETY: one byte of a live element; a RST at the same moment is lost, or noted again by the next one.
+            // SAFETY: one byte of a live element; a RST at the same moment is lost, or recorded again by the next one.
             unsafe { (*flow).shown.rst = 0 };
         }
     });
     0
 }
 
-/// Notes in an entry that its frontend was looked up.
+/// Records in an entry that its frontend was looked up.
 #[inline(always)]
 pub(crate) fn confirm(key: &FlowKey, frontends_epoch: u32) {
     let _done: u32 = flow_confirm(key, frontends_epoch);
@@ -292,7 +294,7 @@ pub(crate) fn remove_protected(key: &FlowKey) {
     let _done: u32 = flow_remove(key, 0);
 }
 
-/// `transient`: not 0 to remove it from the other table as well.
+/// `transient`: not 0 to remove the entry from the transient table as well.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn flow_remove(key: *const FlowKey, transient: u32) -> u32 {

@@ -1,4 +1,4 @@
-//! A packet at the XDP hook: plain bytes, checksums complete.
+//! A packet at the XDP hook: plain bytes, with complete checksums.
 
 use aya_ebpf::helpers::generated::{
     bpf_xdp_adjust_head, bpf_xdp_adjust_tail, bpf_xdp_load_bytes, bpf_xdp_store_bytes,
@@ -57,13 +57,13 @@ impl Hooked for Frame<'_> {
         fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
     }
 
-    // XDP sees no packet of this host.
+    // XDP sees no packet that this host created.
     #[inline(always)]
     fn route_of_host(&self, _: &Tuple, _: Protocol, _: u16, _: &mut Route) -> RouteResult {
         RouteResult::None
     }
 
-    // XDP masquerades nothing first: the stack has let the flow through before (ADR 0019).
+    // XDP never chooses the source of a masquerade: the stack has forwarded the flow before (ADR 0019).
     #[inline(always)]
     fn source(&self, _: &Tuple, _: Protocol, _: u32) -> Option<Ip> {
         None
@@ -106,7 +106,7 @@ impl Packet for Frame<'_> {
 
     #[inline(always)]
     fn write_at<const N: usize>(&mut self, at: usize, mut bytes: [u8; N]) -> Option<()> {
-        // SAFETY: the helper reads exactly `N` bytes of ours (kernel 5.18).
+        // SAFETY: the helper reads exactly the `N` bytes of the array (kernel 5.18).
         let result = unsafe {
             bpf_xdp_store_bytes(self.0.ctx, at as u32, bytes.as_mut_ptr().cast(), N as u32)
         };
@@ -173,8 +173,9 @@ impl Packet for Frame<'_> {
 
     #[inline(always)]
     fn length(&self) -> usize {
-        // VERIFIER: hidden, for the difference of two packet pointers is folded into arithmetic it refuses. A
-        // frame in several buffers never gets here: the program does not declare that it takes them.
+        // VERIFIER: hidden from the compiler, which would fold the difference of two packet pointers into arithmetic
+        // that the verifier refuses. A frame in several buffers never gets here: the program does not declare support
+        // for them.
         core::hint::black_box(self.0.data_end() - self.0.data())
     }
 

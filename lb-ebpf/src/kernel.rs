@@ -20,14 +20,14 @@ use crate::maps::{
     SERVICES, SETTINGS, SOURCE_RANGES,
 };
 
-/// Nanoseconds between rejections in the long run (1,000 a second and CPU) ...
+/// Nanoseconds between rejections in the long run (1,000 a second and CPU).
 const REJECTION: u64 = 1_000_000;
-/// ... and how far a burst may run ahead (500 rejections).
+/// Nanoseconds by which a burst may run ahead (500 rejections).
 const REJECTION_BURST: u64 = 500 * REJECTION;
-/// `-ENOMEM`: of a full table it is `-E2BIG`.
+/// `-ENOMEM`: the kernel had no memory for an element. For a full table the error is `-E2BIG`.
 pub(crate) const NO_MEMORY: i32 = -12;
 
-/// The kernel as [`lb_common::tables::Tables`].
+/// The kernel as an implementation of [`lb_common::tables::Tables`].
 pub(crate) struct Kernel;
 
 /// Adds one to a counter of this CPU.
@@ -52,23 +52,24 @@ fn count_refusal(error: i32) {
 #[inline(always)]
 pub(crate) fn scratch() -> Option<&'static mut Scratch> {
     let scratch = SCRATCH.get_ptr_mut(0)?;
-    // SAFETY: the element is this CPU's own; programs for packets run with softirqs off, one at a time, and ask once.
+    // SAFETY: the element is this CPU's own; programs for packets run with softirqs off, one at a time, and each takes
+    // it once.
     Some(unsafe { &mut *scratch })
 }
 
 /// Copies a value out of a hash map.
 macro_rules! copy {
     ($map:ident, $key:expr) => {{
-        // SAFETY: memory of the map stays the map's until this program ends (RCU). The
-        // element may be replaced meanwhile, and since Linux 6.1 a hash without preallocation
-        // gives its place to another key at once: a copy of those nanoseconds may be another
-        // element's, or of two. Any bytes are a value of these types ([`lb_common::layout`]).
+        // SAFETY: memory of the map stays the map's until this program ends (RCU). The element may be replaced
+        // meanwhile, and since Linux 6.1 a hash without preallocation reuses its memory for another key at once: a copy
+        // made in those nanoseconds may be that of another element, or a mix of two. Any bytes are a valid value of
+        // these types ([`lb_common::layout`]).
         let value = unsafe { $map.get($key) };
         value.copied()
     }};
 }
 
-/// Copies a value out of a hash map to where it is kept; says whether it was there.
+/// Copies a value out of a hash map to its destination; false where there is none.
 macro_rules! load {
     ($map:ident, $key:expr, $into:expr) => {{
         // SAFETY: as for `copy`.
@@ -209,7 +210,7 @@ impl Filters for Kernel {
     fn put_in_use(&self, ip: &Ip, port: Port) {
         let (line, byte) = hash::backend_byte(ip, port);
         if let Some(line) = IN_USE.get_ptr_mut(line) {
-            // SAFETY: a byte of a live element, of which all writers write the same.
+            // SAFETY: a byte of a live element; all writers write the same value.
             unsafe { (*line)[byte] = 1 };
         }
     }
@@ -240,7 +241,7 @@ impl Filters for Kernel {
 
     #[inline(always)]
     fn put_own_answer(&self, hash: u64) {
-        // Without memory the answer may be taken for a question; the next packet that leaves tries again.
+        // Without memory the answer may be mistaken for a request; the next packet that leaves tries again.
         let _noted: Result<(), _> = OWN_ANSWERS.insert(hash, 1, 0);
     }
 
@@ -263,7 +264,7 @@ impl Fragments for Kernel {
 
     #[inline(always)]
     fn read_held<R>(&self, key: &Fragment, read: impl FnOnce(&Held) -> R) -> Option<R> {
-        // SAFETY: as for `copy`; the reader compares what it finds with what it looks for.
+        // SAFETY: as for `copy`; the reader compares the key in the element with its own.
         unsafe { HELD_FRAGMENTS.get(key) }.map(read)
     }
 
@@ -276,7 +277,7 @@ impl Fragments for Kernel {
         let Some(held) = HELD_SCRATCH.get_ptr_mut(0) else {
             return false;
         };
-        // SAFETY: the element is this CPU's own, and the one program that runs on it now asks only once.
+        // SAFETY: the element is this CPU's own, and the one program that runs on it now takes it only once.
         let held = unsafe { &mut *held };
         held.fragment = *key;
         fill(held).is_some() && HELD_FRAGMENTS.insert(key, &*held, 0).is_ok()
@@ -298,7 +299,7 @@ impl Node for Kernel {
         // SAFETY: one of the two slots begins there; the one in use is not written.
         let settings =
             unsafe { &*(&raw const (*pair).slots).byte_add(start as usize).cast::<Settings>() };
-        // An unwritten element has no port range: not ready.
+        // An element that the agent has not written has no port range, and is not ready.
         (settings.node.source_port_high.get() != 0).then_some(settings)
     }
 

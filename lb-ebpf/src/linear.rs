@@ -1,17 +1,17 @@
-//! Bytes of a packet by pointer: the linear part of an skb, or the first buffer of an XDP frame.
+//! Access to a packet's bytes by pointer: the linear part of an skb, or the first buffer of an XDP frame.
 //!
-//! For programs that may write, the kernel has made an skb's data private to the packet before they begin.
+//! For programs that may write, the kernel has made an skb's data private to the packet before they run.
 
 use lb_common::layout::Plain;
 
-/// Copies a value from `at` bytes behind `start`; nothing where it would reach over `end`.
+/// Copies a value from `at` bytes behind `start`; `None` where it would reach beyond `end`.
 #[inline(always)]
 pub(crate) const fn read<T: Plain>(start: usize, end: usize, at: usize) -> Option<T> {
     let from = start + at;
     if from + size_of::<T>() > end {
         return None;
     }
-    // SAFETY: the bounds were just checked, the read asks for no alignment, and any bytes are a value.
+    // SAFETY: the bounds were just checked, the read needs no alignment, and any bytes are a valid value.
     Some(unsafe { (from as *const T).read_unaligned() })
 }
 
@@ -22,12 +22,12 @@ pub(crate) const fn write<T: Plain>(start: usize, end: usize, at: usize, value: 
     if to + size_of::<T>() > end {
         return None;
     }
-    // SAFETY: the bounds were just checked, and the write asks for no alignment.
+    // SAFETY: the bounds were just checked, and the write needs no alignment.
     unsafe { (to as *mut T).write_unaligned(value) };
     Some(())
 }
 
-/// The part of [`lb_common::packet::Packet`] that every packet has alike which aya lends as `self.0`.
+/// The methods of [`lb_common::packet::Packet`] that are the same for every context of aya in `self.0`.
 macro_rules! access {
     () => {
         #[inline(always)]

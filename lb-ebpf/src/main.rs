@@ -1,8 +1,8 @@
 //! The eBPF programs of lb-agent: entry points of a few lines each, named after their hook.
 //!
-//! Everything they decide is in `lb-common`; here are only the maps (`maps`), the adapters (`skb` and `frame`,
-//! both over `linear`, `sock`, `kernel`) and the translation of verdicts (`report`). Compiled for the host it is an
-//! empty program, so that the whole workspace can be linted at once.
+//! All decisions are in `lb-common`. This crate has only the maps (`maps`), the adapters (`skb` and `frame`, both over
+//! `linear`, `sock`, `kernel`) and the translation of verdicts (`report`). Compiled for the host it is an empty
+//! program, so that the whole workspace can be linted at once.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     target_arch = "bpf",

@@ -1,5 +1,7 @@
-//! The maps of the programs: the pinned ones by the list in `lb_common::maps`, the others here, for only this crate
-//! knows their types or kinds. Hash maps allocate as they fill: their memory follows what they hold.
+//! The maps of the programs: the pinned ones from the list in `lb_common::maps`, and those of this crate alone.
+//!
+//! The latter are declared here because only this crate knows their types or kinds. Hash maps allocate as they fill, so
+//! their memory follows their content.
 
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{
@@ -18,7 +20,7 @@ const fn size(entries: u32) -> usize {
     entries as usize
 }
 
-/// The type of a map by its kind in the list.
+/// The type of a map for its kind in the list.
 macro_rules! map {
     (Hash<$key:ty, $value:ty>, $entries:expr) => {
         HashMap<$key, $value, { size($entries) }, GROWS>
@@ -53,7 +55,7 @@ lb_common::maps!(statics);
 #[btf_map]
 pub(crate) static TRANSIT: PerCpuArray<Transit, 1> = PerCpuArray::new();
 
-/// The peers that processes named, with the sockets that were sent to a backend. Written by the socket hooks.
+/// The peers that processes named, for sockets that were redirected to a backend. Written by the socket hooks.
 #[btf_map]
 pub(crate) static PEERS: SkStorage<Peer> = SkStorage::new();
 
@@ -61,20 +63,20 @@ pub(crate) static PEERS: SkStorage<Peer> = SkStorage::new();
 #[btf_map]
 pub(crate) static HELD_SCRATCH: PerCpuArray<Held, 1> = PerCpuArray::new();
 
-/// The programs of the whole path: `ingress_path`, then `egress_path`. Written by the agent, for each load of the
-/// programs anew: the kernel empties it when no process and no pin holds it.
+/// The programs of the whole path: `ingress_path`, then `egress_path`. The agent writes them at each load of the
+/// programs: the kernel empties the map when neither a process nor a pin holds it.
 #[btf_map]
 pub(crate) static PATHS: ProgramArray<2> = ProgramArray::new();
 
-/// The program of the whole path at XDP, `xdp_path`: a map of its own, for an array holds programs of one type. Written
-/// as [`PATHS`], when the XDP program is loaded.
+/// The program of the whole path at XDP, `xdp_path`, in a map of its own because an array holds programs of one type.
+/// Written like [`PATHS`], when the XDP program is loaded.
 #[btf_map]
 pub(crate) static XDP_PATH: ProgramArray<1> = ProgramArray::new();
 
-/// Working memory of the packet a CPU handles.
+/// Working memory for the packet that a CPU handles.
 #[btf_map]
 pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 
-/// Working memory of socket calls, with their sockets.
+/// Working memory for socket calls, in the storage of their sockets.
 #[btf_map]
 pub(crate) static SOCKET_SCRATCH: SkStorage<Choice> = SkStorage::new();

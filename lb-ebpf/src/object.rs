@@ -1,4 +1,4 @@
-//! Parts of every eBPF object: the licence, and a panic handler that nothing reaches.
+//! Parts of every eBPF object: the licence, and a panic handler that is never reached.
 
 /// The verifier refuses any object in which this could be reached.
 #[panic_handler]

@@ -1,7 +1,7 @@
 //! The parts of the path as functions of their own, one for each kind of packet.
 //!
-//! They are global in the object, so the verifier walks each once, with nothing known of its arguments but their types
-//! (kernel 5.13), and not once more for every way that leads to it.
+//! They are global in the object, so the verifier walks each once, without knowledge of its arguments except for their
+//! types (kernel 5.13), and not again for every path that leads to it.
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
@@ -14,8 +14,9 @@ use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
 use crate::skb::Skb;
 
-/// Whether the verifier takes keys of maps only out of the stack and of maps, not out of memory that a function is
-/// lent: set at load for Linux before 6.2. A constant of the programs, so that others carry nothing for it.
+/// Whether the verifier accepts map keys only on the stack and in maps, not in memory that a function is lent.
+///
+/// Set at load for Linux before 6.2. A constant of the programs, so that on later kernels the code for it is removed.
 #[unsafe(no_mangle)]
 pub(crate) static ASKS_FOR_MAPS: Global<u8> = Global::new(0);
 
@@ -23,10 +24,10 @@ pub(crate) static ASKS_FOR_MAPS: Global<u8> = Global::new(0);
 #[inline(always)]
 fn lent<'a>(scratch: *mut Scratch) -> Option<&'a mut Scratch> {
     if ASKS_FOR_MAPS.load() != 0 {
-        // The same memory: parts are of packets' programs, which stay on their CPU.
+        // The memory is the same: parts run in packets' programs, which stay on their CPU.
         return kernel::scratch();
     }
-    // SAFETY: null, which the verifier wants to be asked for, or the working memory that its only user lends.
+    // SAFETY: null, for which the verifier requires a check, or the working memory that its only user lends.
     unsafe { scratch.as_mut() }
 }
 
@@ -62,7 +63,7 @@ macro_rules! functions {
                 match part {
                     $(Part::$lone => parts::take_over($alone(scratch), scratch),)*
                     $($(Part::$part => parts::take_over($frame(self.0.ctx, scratch), scratch),)?)*
-                    // XDP leaves the packets of these to tc.
+                    // XDP leaves packets that need the other parts to tc.
                     _ => parts::run(self, &Kernel, scratch, part),
                 }
             }

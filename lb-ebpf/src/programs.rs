@@ -51,7 +51,7 @@ pub(crate) fn host_egress(context: TcContext) -> i32 {
     egress::<HOST>(context)
 }
 
-/// Packets from outside by a device without a link-layer header.
+/// Packets from outside by an interface without a link-layer header.
 #[classifier]
 pub(crate) fn l3_ingress(context: TcContext) -> i32 {
     let mut skb = Skb::l3(&context);
@@ -63,14 +63,14 @@ pub(crate) fn l3_ingress(context: TcContext) -> i32 {
     report::tc(Hook::EdgeIngress, Direction::L3Ingress, target, verdict)
 }
 
-/// Packets to outside by such a device.
+/// Packets to outside by an interface without a link-layer header.
 #[classifier]
 pub(crate) fn l3_egress(context: TcContext) -> i32 {
     let mut skb = Skb::l3(&context);
     let mut target = Target::device(skb.device());
     let verdict = with(|scratch| {
         let verdict = whole::egress(&mut skb, &Kernel, scratch, Role::Edge);
-        // A packet that goes back up needs no header.
+        // A packet that returns into the stack needs no header.
         if matches!(verdict, Verdict::TurnedRound(_)) {
             verdict
         } else {
@@ -80,7 +80,7 @@ pub(crate) fn l3_egress(context: TcContext) -> i32 {
     report::tc(Hook::EdgeEgress, Direction::Egress, target, verdict)
 }
 
-/// Lays the link-layer header in front of a packet that leaves its device for another one, or that is turned round.
+/// Adds the link-layer header to a packet that leaves its interface for another one, or that is turned round.
 #[inline(always)]
 fn finish_l3(
     skb: &mut Skb<'_>,
@@ -111,7 +111,7 @@ pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
     let verdict = with(|scratch| {
         fast::ingress(&mut frame, &Kernel, scratch, Role::Edge).unwrap_or_else(|| {
-            // SAFETY: nothing of this program needs to be dropped, and its verdict is the other program's.
+            // SAFETY: no value of this program needs to be dropped, and the verdict is the other program's.
             unsafe { XDP_PATH.tail_call(&context, 0) };
             Verdict::Pass(PassReason::NotReady)
         })
@@ -139,7 +139,7 @@ const POD: u8 = 0;
 const EDGE: u8 = 1;
 const HOST: u8 = 2;
 
-/// The role of the device that a program sits on, and the hooks of what comes in and what goes out.
+/// The role of the interface at a place, and the hooks of incoming and outgoing packets there.
 const fn place(at: u8) -> (Role, Hook, Hook) {
     let role = match at {
         POD => Role::Pod,
@@ -150,7 +150,7 @@ const fn place(at: u8) -> (Role, Hook, Hook) {
     (role, ingress, egress)
 }
 
-/// The hooks of what comes in and what goes out by a device.
+/// The hooks of incoming and outgoing packets at an interface.
 const fn hooks(role: Role) -> (Hook, Hook) {
     match role {
         Role::Pod => (Hook::PodIngress, Hook::PodEgress),
@@ -185,16 +185,16 @@ fn egress<const AT: u8>(context: TcContext) -> i32 {
     report::tc(hook, Direction::Egress, target, verdict)
 }
 
-/// Places of the whole path's programs in `PATHS`.
+/// Indices of the whole path's programs in `PATHS`.
 const INGRESS_PATH: u32 = 0;
 const EGRESS_PATH: u32 = 1;
 
-/// Leaves a packet to the whole path, which all roles share: the kernel verifies and keeps it once. Returns only if the
-/// agent has not written `PATHS` yet.
+/// Passes a packet to the whole path, which all roles share, so that the kernel verifies and stores it once. Returns
+/// only if the agent has not written `PATHS` yet.
 #[inline(always)]
 fn whole_path(context: &TcContext, scratch: &mut Scratch, role: Role, path: u32) -> Verdict {
     scratch.role = role;
-    // SAFETY: nothing of this program needs to be dropped, and its verdict is the other program's.
+    // SAFETY: no value of this program needs to be dropped, and the verdict is the other program's.
     unsafe { PATHS.tail_call(context, path) };
     Verdict::Pass(PassReason::NotReady)
 }
@@ -234,7 +234,7 @@ pub(crate) fn egress_path(context: TcContext) -> i32 {
     report::tc(hooks(role).1, Direction::Egress, target, verdict)
 }
 
-/// Lends a program the working memory of its CPU.
+/// Passes the working memory of the CPU to a program.
 #[inline(always)]
 fn with(handle: impl FnOnce(&mut Scratch) -> Verdict) -> Verdict {
     kernel::scratch().map_or(Verdict::Pass(PassReason::NotReady), handle)
@@ -252,13 +252,13 @@ pub(crate) fn connect6(context: SockAddrContext) -> i32 {
     sock::connect(&context, Family::V6, |scratch, call| socket::connect(&Kernel, scratch, call))
 }
 
-/// The peer that a socket of IPv4 is shown.
+/// The peer address that a socket of IPv4 reports.
 #[cgroup_sock_addr(getpeername4)]
 pub(crate) fn peername4(context: SockAddrContext) -> i32 {
     sock::name(&context, Family::V4)
 }
 
-/// The peer that a socket of IPv6 is shown.
+/// The peer address that a socket of IPv6 reports.
 #[cgroup_sock_addr(getpeername6)]
 pub(crate) fn peername6(context: SockAddrContext) -> i32 {
     sock::name(&context, Family::V6)

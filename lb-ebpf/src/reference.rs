@@ -1,10 +1,9 @@
-//! Programs to measure ours against: empty, parse only, parse and one look-up, and a
-//! minimal balancer by destination translation with a flow table (`cargo xtask bench
-//! packet`); translation of one frontend alone (`minimal` of `bench traffic`).
+//! Programs to compare ours with: empty, parse only, parse and one lookup, and a minimal balancer.
 //!
-//! Written as one would write them who needs nothing else: headers without options, TCP and UDP, no state, no
-//! policies, no counters, keys of the family's own size. Never shipped; only those of `minimal` are ever attached, to
-//! devices of the bench.
+//! The balancer translates destinations with a flow table (`cargo xtask bench packet`); `minimal` of `bench traffic`
+//! translates one frontend alone. All are written for this purpose only: headers without options, TCP and UDP, no
+//! state, no policies, no counters, keys of the family's own size. They are never shipped; only those of `minimal` are
+//! ever attached, to interfaces of the bench.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     target_arch = "bpf",
@@ -35,7 +34,7 @@ mod programs {
         Key, Packet, TARGET, Target, V4, V6, ether_type, parse, rewrite,
     };
 
-    /// Entries of each map, unless the bench asks for another number.
+    /// Entries of each map, unless the bench configures another number.
     const ROOM: usize = 262_144;
     type Flows<const W: usize> = HashMap<Key<W>, Target<W>, ROOM>;
     type Frontends<const W: usize> = HashMap<Target<W>, Target<W>, 65_536>;
@@ -49,7 +48,7 @@ mod programs {
     #[btf_map]
     static FRONTENDS6: Frontends<V6> = HashMap::new();
 
-    /// A source port that no packet of the bench has: what is parsed must decide something.
+    /// A source port that no packet of the bench has: comparing with it keeps the compiler from removing the parser.
     const NOBODY: u32 = 0;
 
     #[inline(always)]
@@ -75,7 +74,7 @@ mod programs {
         }
     }
 
-    /// A known flow costs one look-up; a new one asks for its frontend and makes both directions.
+    /// A known flow costs one lookup; for a new one the frontend is looked up and both directions are added.
     #[inline(always)]
     fn balance<P: Packet, const W: usize>(
         packet: &P,

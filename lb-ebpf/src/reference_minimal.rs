@@ -1,7 +1,7 @@
-//! The least that a tc program can do for one `ClusterIP` with one backend (`minimal` of `cargo xtask bench
-//! traffic`): what comes by the client's device gets the backend's address, what comes back the frontend's.
+//! The least that a tc program can do for one `ClusterIP` with one backend (`minimal` of `bench traffic`).
 //!
-//! No table, no state, no counter, no choice and no look-up of a route: everything is a constant of the loaded program.
+//! Packets from the client's interface get the backend's address, returning ones the frontend's. No table, no state, no
+//! counter, no choice and no route lookup: everything is a constant of the loaded program.
 
 use aya_ebpf::bindings::TC_ACT_UNSPEC;
 use aya_ebpf::helpers::generated::{bpf_redirect_neigh, bpf_redirect_peer};
@@ -16,13 +16,13 @@ use crate::reference_packet::{SOURCE, TARGET, Target, V4, V6, ether_type, parse,
 struct Setting<const W: usize> {
     frontend: [u32; W],
     backend: [u32; W],
-    /// The router or neighbour by which the backend is reached.
+    /// The router or neighbour through which the backend is reached.
     next_hop: [u32; W],
     /// The ports of the frontend and of the backend.
     ports: [u16; 2],
-    /// The device to it; 0: through the stack.
+    /// The interface to the backend; 0: through the stack.
     out: u32,
-    /// The device of the client; 0: through the stack.
+    /// The interface of the client; 0: through the stack.
     client: u32,
 }
 
@@ -38,26 +38,26 @@ static MINIMAL6: Setting<V6> = nothing();
 
 /// `struct bpf_redir_neigh`.
 ///
-/// VERIFIER: what the compiler writes at once must lie at a multiple of its size on the stack.
+/// VERIFIER: a value that the compiler writes at once must lie at a multiple of its size on the stack.
 #[repr(C, align(8))]
 struct Neighbour {
     family: u32,
     address: [u32; 4],
 }
 
-/// Without what alignment adds.
+/// Size of the structure without the padding of the alignment.
 const NEIGHBOUR: i32 = 20;
 const AF_INET: u32 = 2;
 const AF_INET6: u32 = 10;
 
-/// Read as what the loader made of it, not as it is written here.
+/// Reads a setting as the loader patched it: the compiler must not assume the value in the source.
 #[inline(always)]
 fn read<const W: usize>(setting: &'static Setting<W>) -> Setting<W> {
     // SAFETY: a live static of plain numbers.
     unsafe { core::ptr::from_ref(setting).read_volatile() }
 }
 
-/// To the backend: `Some` where the packet is one for the frontend.
+/// Sends a packet for the frontend to the backend; `None` for other packets.
 #[inline(always)]
 fn ask<const W: usize>(context: &TcContext, setting: &'static Setting<W>) -> Option<i32> {
     let setting = read(setting);
@@ -84,7 +84,7 @@ fn ask<const W: usize>(context: &TcContext, setting: &'static Setting<W>) -> Opt
     Some(unsafe { bpf_redirect_neigh(setting.out, (&raw mut hop).cast(), NEIGHBOUR, 0) } as i32)
 }
 
-/// To the client: `Some` where the packet is one of the backend's.
+/// Sends a packet of the backend to the client; `None` for other packets.
 #[inline(always)]
 fn answer<const W: usize>(context: &TcContext, setting: &'static Setting<W>) -> Option<i32> {
     let setting = read(setting);
@@ -102,7 +102,7 @@ fn answer<const W: usize>(context: &TcContext, setting: &'static Setting<W>) -> 
     Some(unsafe { bpf_redirect_peer(setting.client, 0) } as i32)
 }
 
-/// At the ingress of the client's device.
+/// Attached at the ingress of the client's interface.
 #[classifier]
 fn minimal_ask(context: TcContext) -> i32 {
     let done = match ether_type(&context) {
@@ -113,7 +113,7 @@ fn minimal_ask(context: TcContext) -> i32 {
     done.unwrap_or(TC_ACT_UNSPEC)
 }
 
-/// Where answers come in, or at the egress of the client's device.
+/// Attached where answers come in, or at the egress of the client's interface.
 #[classifier]
 fn minimal_answer(context: TcContext) -> i32 {
     let done = match ether_type(&context) {

@@ -1,4 +1,4 @@
-//! The packet of the reference programs: read and rewritten by pointer, in the least code that is right.
+//! The packet of the reference programs: read and rewritten by pointer, in as little correct code as possible.
 
 use aya_ebpf::bindings::{BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR};
 use aya_ebpf::helpers::generated::bpf_l4_csum_replace;
@@ -25,7 +25,7 @@ pub(crate) struct Key<const W: usize> {
     protocol: u32,
 }
 
-/// An address and a port; the protocol where it is a key.
+/// An address and a port; with a protocol where it serves as a key.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Target<const W: usize> {
@@ -59,7 +59,7 @@ impl<const W: usize> Key<W> {
         self.ports
     }
 
-    /// The target that the client asks for.
+    /// The target to which the client sends.
     #[inline(always)]
     pub(crate) const fn asked(&self) -> Target<W> {
         let [_, port] = self.ports;
@@ -78,7 +78,7 @@ impl<const W: usize> Key<W> {
         }
     }
 
-    /// All of it in one number, so that reading it cannot be left out.
+    /// All fields in one number, so that the compiler cannot leave out reading them.
     #[inline(always)]
     pub(crate) fn sum(&self) -> u32 {
         let mut sum = u32::from(self.ports[0]) + u32::from(self.ports[1]) + self.protocol;
@@ -91,11 +91,11 @@ impl<const W: usize> Key<W> {
     }
 }
 
-/// The operations that both hooks have.
+/// The packet operations that both hooks provide.
 pub(crate) trait Packet {
-    /// First byte and the end.
+    /// Addresses of the first byte and of the end.
     fn bounds(&self) -> (usize, usize);
-    /// Brings the checksum `at` an offset up to date.
+    /// Updates the checksum at an offset.
     fn mend(&self, at: usize, addresses: Difference, ports: Difference, udp: bool) -> Option<()>;
 }
 
@@ -105,7 +105,7 @@ impl Packet for TcContext {
         (self.data(), self.data_end())
     }
 
-    /// Twice: a partial checksum covers the addresses and not the ports.
+    /// Two calls: a partial checksum covers the addresses and not the ports.
     #[inline(always)]
     fn mend(&self, at: usize, addresses: Difference, ports: Difference, udp: bool) -> Option<()> {
         let zero = if udp { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
@@ -175,7 +175,7 @@ const fn transport<const W: usize>() -> usize {
 /// TCP or UDP, no options, no fragment.
 #[inline(always)]
 pub(crate) fn parse<P: Packet, const W: usize>(packet: &P) -> Option<Key<W>> {
-    // Farthest first: one comparison covers the rest.
+    // The farthest field first: one comparison covers the others.
     let ports = read(packet, transport::<W>())?;
     let (addresses, protocol) = if W == V4 {
         let length: u8 = read(packet, ETHERNET)?;
@@ -198,12 +198,12 @@ pub(crate) fn parse<P: Packet, const W: usize>(packet: &P) -> Option<Key<W>> {
     })
 }
 
-/// Which end of a packet is rewritten: where it comes from ...
+/// Selects the source of a packet to be rewritten.
 pub(crate) const SOURCE: usize = 0;
-/// ... or where it goes.
+/// Selects the destination of a packet to be rewritten.
 pub(crate) const TARGET: usize = 1;
 
-/// Gives the packet another end.
+/// Rewrites one end of the packet.
 #[inline(always)]
 pub(crate) fn rewrite<P: Packet, const W: usize, const END: usize>(
     packet: &P,

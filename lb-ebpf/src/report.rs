@@ -1,4 +1,4 @@
-//! Turns a verdict into what the kernel wants to hear, and counts it. The only place that does.
+//! Turns a verdict into a program's return value, and counts it. No other place does.
 
 use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh, bpf_redirect_peer};
@@ -8,36 +8,37 @@ use lb_common::event::{Hook, Sent, Turn, Verdict, verdict_counter};
 
 use crate::kernel::add_one;
 
-/// Index of no device.
+/// An interface index that no interface has.
 const NOWHERE: u32 = i32::MAX as u32;
 
-/// Which way a tc program looks.
+/// The direction of a tc program.
 #[derive(Clone, Copy)]
 pub(crate) enum Direction {
     Ingress,
     Egress,
-    /// An interface without a link-layer header: the other end of a tunnel may be one of many, and a route says which.
+    /// Ingress of an interface without a link-layer header: a tunnel may have many other ends, and a route decides
+    /// which.
     L3Ingress,
 }
 
-/// Where a tc program sends a packet.
+/// The destination of a packet that a tc program sends.
 #[derive(Clone, Copy)]
 pub(crate) struct Target {
-    /// The interface that the packet came by, or leaves by if it is sent.
+    /// The interface that the packet came by, or leaves by if it bypasses the stack.
     pub(crate) device: u32,
-    /// Not 0: the packet goes to the other end of that interface, which is a pod's.
+    /// Not 0: the packet goes to the peer of that interface, which is in a pod.
     pub(crate) to_peer: u32,
 }
 
 impl Target {
-    /// The interface itself.
+    /// The interface itself, not its peer.
     #[inline(always)]
     pub(crate) const fn device(device: u32) -> Self {
         Self { device, to_peer: 0 }
     }
 }
 
-/// The verdict of a tc program. A packet that is not dropped, turned round or sent goes on to the next program.
+/// The return value of a tc program. A packet that is not dropped, turned round or sent goes to the next program.
 #[inline(always)]
 pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verdict) -> i32 {
     let Target { device, to_peer } = target;
@@ -46,7 +47,7 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
     log(counter, device, verdict);
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
-        // The kernel looks for the next hop itself.
+        // The kernel resolves the next hop itself.
         // SAFETY: the helper only records where the packet is to go (kernel 5.10).
         Verdict::Sent(Sent::FromHost) => unsafe {
             bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32
@@ -59,8 +60,9 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
         Verdict::Sent(_) if to_peer != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
         // SAFETY: as above.
         Verdict::Sent(_) => unsafe { bpf_redirect(device, 0) as i32 },
-        // A process that sends a datagram would be told of a drop where it leaves (ENOBUFS); of one on its way to
-        // nowhere it is not, as of any other that is lost. SAFETY: as above; there is no device of this index.
+        // A drop on egress would reach a process that sends a datagram as an error (ENOBUFS); a redirect to an
+        // interface that does not exist does not, like any other loss. SAFETY: as above; there is no interface of this
+        // index.
         Verdict::Drop(_) if matches!(direction, Direction::Egress) => unsafe {
             bpf_redirect(NOWHERE, 0) as i32
         },
@@ -71,7 +73,7 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
                 return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
             }
             let flags = match (direction, why) {
-                // A packet of this host goes back up into it.
+                // A packet of this host returns into the stack.
                 (Direction::Egress, _) | (_, Turn::Fragment) => u64::from(BPF_F_INGRESS),
                 (Direction::Ingress | Direction::L3Ingress, _) => 0,
             };
@@ -81,7 +83,7 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
     }
 }
 
-/// The verdict of the XDP program. `to`: the device by which it sends a packet out.
+/// The return value of the XDP program. `to`: the interface by which it sends a packet out.
 #[inline(always)]
 pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
     let counter = verdict_counter(hook, verdict);
@@ -91,15 +93,17 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
         Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
         Verdict::TurnedRound(_) => xdp_action::XDP_TX,
-        // To its own device as to another: a veth whose other end has no XDP program leaves frames of `XDP_TX` lying.
+        // Redirected to its own interface like to any other: a veth whose peer has no XDP program does not deliver
+        // frames of `XDP_TX`.
         // SAFETY: the helper only records where the packet is to go.
         Verdict::Sent(_) => unsafe { bpf_redirect(to, 0) }.cast_unsigned() as u32,
     }
 }
 
-/// Says how a packet ended, by the counter it was added to: drops at debug, all others at trace. The
-/// level is a constant of the loaded program (`lb-agent run --packet-log`), off by default: the
-/// verifier then removes the call.
+/// Logs how a packet ended, with the counter of its verdict: drops at debug, all others at trace.
+///
+/// The level is a constant of the loaded program (`lb-agent run --packet-log`), off by default: the verifier then
+/// removes the call.
 #[inline(always)]
 fn log(counter: u32, device: u32, verdict: Verdict) {
     let (is_drop, level) = match verdict {

@@ -1,4 +1,4 @@
-//! A packet at the tc hooks. Checksums go through the kernel's helpers, which know what is partial.
+//! A packet at the tc hooks. Checksums go through the kernel's helpers, which know which ones are partial.
 
 use aya_ebpf::bindings::{
     __sk_buff, BPF_F_INGRESS, BPF_F_MARK_MANGLED_0, BPF_F_PSEUDO_HDR, BPF_F_RECOMPUTE_CSUM,
@@ -25,29 +25,29 @@ const BEHIND_LINK: u32 = 1;
 /// Bytes of headers that must lie in the linear part: Ethernet, IPv6, TCP.
 const HEADERS: u32 = 14 + 40 + 20;
 
-/// An skb as [`Packet`], and what marks it in [`Held::length`].
+/// An skb as [`Packet`], and the mark of its kind in [`Held::length`].
 pub(crate) struct Skb<'a>(&'a TcContext, u32);
 
 impl<'a> Skb<'a> {
-    /// Takes the packet of a program, its headers in reach.
+    /// Takes the packet of a program, and makes its headers linear.
     #[inline(always)]
     pub(crate) fn new(context: &'a TcContext) -> Self {
         Self::reaching(context, 0)
     }
 
-    /// The same of a device without a link-layer header.
+    /// The same for an interface without a link-layer header.
     #[inline(always)]
     pub(crate) fn l3(context: &'a TcContext) -> L3<Self> {
         L3(Self::reaching(context, Held::L3))
     }
 
-    /// Takes a packet whose headers are in reach already.
+    /// Takes a packet whose headers are linear already.
     #[inline(always)]
     pub(crate) const fn again(context: &'a TcContext) -> Self {
         Self(context, 0)
     }
 
-    /// The same of a device without a link-layer header.
+    /// The same for an interface without a link-layer header.
     #[inline(always)]
     pub(crate) const fn l3_again(context: &'a TcContext) -> L3<Self> {
         L3(Self(context, Held::L3))
@@ -68,12 +68,12 @@ impl<'a> Skb<'a> {
         skb
     }
 
-    /// Lays an Ethernet header in front of a packet that has none: without one it is neither sent to a next hop nor
-    /// taken by a device that has such headers. `to`: its destination.
+    /// Adds an Ethernet header to a packet that has none: without one it can neither be sent to a next hop nor be
+    /// accepted by an interface that has such headers. `to`: its destination.
     #[inline(always)]
     pub(crate) fn lay_link(&mut self, to: [u8; 6]) -> Option<()> {
         let kind = self.ether_type();
-        // SAFETY: the skb is the program's own context (kernel 5.8 for such devices).
+        // SAFETY: the skb is the program's own context (kernel 5.8 for such interfaces).
         let result = unsafe { bpf_skb_change_head(self.0.skb.skb, ETHERNET as u32, 0) };
         if result != 0 {
             return None;
@@ -96,10 +96,10 @@ impl<'a> Skb<'a> {
     }
 }
 
-/// The length of a packet that is held, if it can be.
+/// The length of a packet that can be held; `None` where it is too long or empty.
 ///
-/// VERIFIER: the length less one is the value that is compared, hidden from the compiler, which would compare it and
-/// pass on another copy; one more than it has both bounds by arithmetic. `!= 0` raises no minimum before Linux 6.8.
+/// VERIFIER: the length less one is compared, hidden from the compiler, which would compare it and pass on another
+/// copy; one more than that value has both bounds by arithmetic. `!= 0` raises no minimum before Linux 6.8.
 #[inline(always)]
 fn bounded(length: u32) -> Option<u32> {
     let less = u64::from(length.wrapping_sub(1));
@@ -126,7 +126,7 @@ impl Hooked for Skb<'_> {
     #[inline(always)]
     fn again(&mut self) -> Option<()> {
         let device = self.device();
-        // SAFETY: the skb is the program's own context; the helper leaves it its own data.
+        // SAFETY: the skb is the program's own context; the helper clones it and leaves its data in place.
         let result =
             unsafe { bpf_clone_redirect(self.0.skb.skb, device, u64::from(BPF_F_INGRESS)) };
         if result == 0 { Some(()) } else { None }
@@ -170,7 +170,7 @@ impl Hooked for Skb<'_> {
 
     #[inline(always)]
     fn is_from_host(&self) -> bool {
-        // SAFETY: a field of the program's own context; 0 for what this host's stack made.
+        // SAFETY: a field of the program's own context; 0 for packets that this host's stack created.
         unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
     }
 }
@@ -206,7 +206,7 @@ impl Packet for Skb<'_> {
 
     #[inline(always)]
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
-        // SAFETY: the helper reads exactly `N` bytes of ours.
+        // SAFETY: the helper reads exactly the `N` bytes of the array.
         let result = unsafe {
             bpf_skb_store_bytes(self.0.skb.skb, at as u32, bytes.as_ptr().cast(), N as u32, 0)
         };
@@ -235,7 +235,7 @@ impl Packet for Skb<'_> {
 
     #[inline(always)]
     fn summed(&mut self, change: Difference) {
-        // SAFETY: the skb is the program's own context. It has such a sum or not.
+        // SAFETY: the skb is the program's own context. Without such a sum the helper fails, and nothing has to change.
         let _sum: i64 = unsafe { bpf_csum_update(self.0.skb.skb, change.wsum()) };
     }
 
@@ -291,10 +291,10 @@ impl Packet for Skb<'_> {
         if unsafe { bpf_skb_change_tail(skb, length, 0) } != 0 {
             return None;
         }
-        // VERIFIER: bounds of a value that is spilled over a call may be lost: they are asked for behind it.
+        // VERIFIER: the bounds of a value that is spilled over a call may be lost, so they are checked after it.
         let length = bounded(length)?;
         let (bytes, flags) = (held.bytes.as_ptr().cast(), u64::from(BPF_F_RECOMPUTE_CSUM));
-        // SAFETY: the helper reads exactly `length` bytes, and there are as many.
+        // SAFETY: the helper reads exactly `length` bytes, and the buffer has as many.
         let result = unsafe { bpf_skb_store_bytes(skb, 0, bytes, length, flags) };
         if result == 0 { Some(()) } else { None }
     }
@@ -312,7 +312,7 @@ impl Packet for Skb<'_> {
     }
 }
 
-/// Global in the object, as the parts are: its loops would be most of what the verifier walks for a rewrite.
+/// Global in the object, as the parts are: inlined, its loops would be most of the verifier's work for a rewrite.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn sctp_shifted(word: u32, behind: u32) -> u32 {

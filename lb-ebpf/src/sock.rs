@@ -1,4 +1,4 @@
-//! A socket call at the cgroup hooks: the address that a process named, and how the answer is given.
+//! A socket call at the cgroup hooks: the address that a process named, and how the result is written.
 //!
 //! Minimum kernel 5.18 (`bpf_set_retval`).
 
@@ -16,21 +16,21 @@ use lb_common::tables::Clock as _;
 use crate::kernel::Kernel;
 use crate::maps::{PEERS, SOCKET_SCRATCH};
 
-/// Goes on with the call.
+/// Return value: the call continues.
 const ALLOW: i32 = 1;
-/// Fails the call with the value set before.
+/// Return value: the call fails with the error set before.
 const DENY: i32 = 0;
 const REFUSED: i32 = -111;
 
-/// Family of the hook: which field of the context holds the address.
+/// Address family of the hook: it decides which field of the context holds the address.
 #[derive(Clone, Copy)]
 pub(crate) enum Family {
     V4,
     V6,
 }
 
-/// Asks the data path about a `connect` and writes its answer. A socket may connect again, elsewhere: after a refusal,
-/// or when it was disconnected.
+/// Handles a `connect`: the data path decides, and the result is written to the call. A socket may connect again,
+/// elsewhere: after a refusal, or after it was disconnected.
 #[inline(always)]
 pub(crate) fn connect(
     context: &SockAddrContext,
@@ -43,7 +43,7 @@ pub(crate) fn connect(
     let outcome = with(context, |choice| decide(choice, &call));
     give_back(context);
     match outcome {
-        // Without working memory its packets are translated.
+        // Without working memory the socket's packets are translated instead.
         None | Some(Outcome::Leave) => {
             forget(context);
             ALLOW
@@ -57,11 +57,11 @@ pub(crate) fn connect(
     }
 }
 
-/// Lends the call working memory of its socket. `None`, counted, where there is none.
+/// Takes the working memory of the call's socket. `None`, counted, where there is none.
 ///
-/// The programs run for a process that stays on its CPU, but packets and other processes may come in between
-/// (`bpf_prog_run_array_cg` disables migration only), so it cannot be the CPU's. A socket has one call
-/// at a time: the kernel holds its lock around each of these hooks.
+/// The programs run for a process that stays on its CPU, but packets and other processes may interrupt
+/// (`bpf_prog_run_array_cg` disables migration only), so the memory cannot be per CPU. A socket has one call at a time:
+/// the kernel holds its lock around each of these hooks.
 #[inline(always)]
 fn with(context: &SockAddrContext, decide: impl FnOnce(&mut Choice) -> Outcome) -> Option<Outcome> {
     // SAFETY: the socket of the program's own context.
@@ -74,7 +74,7 @@ fn with(context: &SockAddrContext, decide: impl FnOnce(&mut Choice) -> Outcome) 
     Some(decide(choice))
 }
 
-/// Takes working memory back, of which nobody has a reference any more.
+/// Frees the working memory, to which no reference is left.
 #[inline(always)]
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
 fn give_back(context: &SockAddrContext) {
@@ -84,20 +84,20 @@ fn give_back(context: &SockAddrContext) {
     let _there: Result<(), i32> = unsafe { SOCKET_SCRATCH.delete(socket) };
 }
 
-/// Keeps the frontend that the socket is shown from now on. Without memory `getpeername` shows the backend; the
+/// Stores the frontend that `getpeername` reports from now on. Without memory `getpeername` reports the backend; the
 /// connection works all the same.
 #[inline(always)]
 fn remember(context: &SockAddrContext, peer: Peer) {
     // SAFETY: the socket of the program's own context.
     let kept = unsafe { PEERS.get_or_insert_ptr_mut(context, None) };
-    // The helper leaves a value of an earlier `connect` as it is.
+    // The helper leaves a value of an earlier `connect` unchanged.
     // SAFETY: null, or memory of this socket, whose lock is held.
     if let Some(kept) = unsafe { kept.as_mut() } {
         *kept = peer;
     }
 }
 
-/// Removes what an earlier `connect` kept: its backend may be the address that is asked for now.
+/// Removes the value that an earlier `connect` stored: its backend may be the address that the process names now.
 #[inline(always)]
 #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
 fn forget(context: &SockAddrContext) {
@@ -114,7 +114,7 @@ fn fail(errno: i32) -> i32 {
     DENY
 }
 
-/// Shows a process the peer of its socket. Needs no working memory: `accept(2)` comes here, too.
+/// Reports the peer of a socket to its process. Needs no working memory: `accept(2)` comes here, too.
 #[inline(always)]
 pub(crate) fn name(context: &SockAddrContext, family: Family) -> i32 {
     // SAFETY: the socket of the program's own context.
@@ -127,8 +127,8 @@ pub(crate) fn name(context: &SockAddrContext, family: Family) -> i32 {
     ALLOW
 }
 
-/// Reads the call. `None` where it is left alone: for protocols that socket hooks do not serve, and network
-/// namespaces that they are not for.
+/// Reads the call. `None` where it is left alone: for protocols and network namespaces that the socket hooks do not
+/// serve.
 #[inline(always)]
 fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
     // SAFETY: a field of the program's own context.
@@ -148,7 +148,7 @@ fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
     socket::is_served(&Kernel, &call).then_some(call)
 }
 
-/// The end that the call names.
+/// The address and port that the call names.
 #[inline(always)]
 fn remote(context: &SockAddrContext, family: Family) -> Endpoint {
     let address = context.sock_addr;

@@ -9,16 +9,16 @@ use crate::layout::{Plain, named, sealed};
 
 /// An IPv6 address, or an IPv4 address mapped into `::ffff:0:0/96`. Network byte order.
 ///
-/// Kept as two u64s in memory order: the bytes in memory are those of the wire, and the compiler
-/// moves u64s, not bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program). Nor
-/// words: a processor cannot hand on two small stores to the one large load of whoever compares keys.
+/// Stored as two u64s in memory order: the bytes in memory are those of the wire, and the compiler moves u64s, not
+/// bytes (VERIFIER: 16 bytes each in a register overflow the stack of a program). Words of four bytes would not do
+/// either: a processor cannot forward two small stores to the one large load that compares a key.
 #[repr(C, packed(4))]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ip([u64; 2]);
 
 const _: () = assert!(size_of::<Ip>() == 16 && align_of::<Ip>() == 4);
 
-// By hand: no reference to a packed field can be had.
+// Implemented by hand: the macro would take a reference to a packed field.
 impl sealed::Proven for Ip {}
 
 impl Plain for Ip {
@@ -135,14 +135,14 @@ impl Ip {
         Self([joined(a, b), joined(c, d)])
     }
 
-    /// Makes a key out of a kernel cookie, in a range that no packet can carry (`::/64` with a
-    /// marker). Stands for a socket or a network namespace where no address is known yet.
+    /// A key for a kernel cookie, in a range that no packet can carry (`::/64` with a marker). It stands for a socket
+    /// or a network namespace where no address is known yet.
     #[inline(always)]
     pub const fn cookie(cookie: u64) -> Self {
         Self([joined(0, COOKIE), joined((cookie >> 32) as u32, cookie as u32)])
     }
 
-    /// Says whether this is a mapped IPv4 address.
+    /// Whether this is a mapped IPv4 address.
     #[inline(always)]
     pub const fn is_v4(&self) -> bool {
         let [first, second] = self.0;
@@ -150,7 +150,7 @@ impl Ip {
         first | (third ^ MAPPED) as u64 == 0
     }
 
-    /// The 16 bytes, IPv4 mapped.
+    /// The 16 bytes of the address, IPv4 mapped.
     #[inline(always)]
     pub const fn octets(&self) -> [u8; 16] {
         let [first, second] = self.0;
@@ -187,21 +187,21 @@ impl Ip {
         self.0
     }
 
-    /// The wildcard of this address's family, as `NodePorts` are keyed.
+    /// The wildcard of this address's family, under which `NodePorts` are kept.
     #[inline(always)]
     #[must_use]
     pub const fn any_of_family(&self) -> Self {
         if self.is_v4() { Self::ANY_V4 } else { Self::ANY_V6 }
     }
 
-    /// Whether this is no address of anybody: `0.0.0.0` or `::`.
+    /// Whether the address is unspecified: `0.0.0.0` or `::`.
     #[inline(always)]
     pub fn is_unspecified(&self) -> bool {
         *self == self.any_of_family()
     }
 
-    /// Whether no packet on a wire may come from here (RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.7), as Linux
-    /// sees it: loopback, unspecified, multicast, and of IPv4 also 0.0.0.0/8 and 255.255.255.255.
+    /// Whether the address is invalid as a source on a wire (RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.7), by Linux's rules:
+    /// loopback, unspecified, multicast, and of IPv4 also 0.0.0.0/8 and 255.255.255.255.
     #[inline(always)]
     pub const fn is_martian(&self) -> bool {
         let [w0, w1, w2, w3] = self.words();
@@ -213,7 +213,7 @@ impl Ip {
         }
     }
 
-    /// 127.0.0.0/8 or `::1`.
+    /// Whether the address is loopback: 127.0.0.0/8 or `::1`.
     #[inline(always)]
     pub const fn is_loopback(&self) -> bool {
         let [first, ..] = self.v4_octets();

@@ -1,4 +1,4 @@
-//! The CRC32c of RFC 9260 appendix A, as far as changes need it.
+//! The CRC32c of RFC 9260 appendix A, as far as incremental updates need it.
 //!
 //! CRC is linear: the change of a word followed by `n` unchanged bytes changes the CRC by that word's own remainder,
 //! multiplied by x^(8n) modulo the polynomial.
@@ -6,9 +6,9 @@
 /// The Castagnoli polynomial, bits reflected.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// x^(8 * n), reflected (bit 31 is x^0), for the low byte of a length ...
+/// x^(8 * n), reflected (bit 31 is x^0), for the low byte `n` of a length.
 const LOW: [u32; 256] = powers(1 << (31 - 8));
-/// ... and x^(8 * 256 * n) for its high byte.
+/// x^(8 * 256 * n), reflected, for the high byte `n` of a length.
 const HIGH: [u32; 256] = powers(multiply(LOW[255], LOW[1]));
 
 const fn powers(base: u32) -> [u32; 256] {
@@ -23,13 +23,13 @@ const fn powers(base: u32) -> [u32; 256] {
 
 /// The raw CRC of four bytes followed by `behind` zero bytes, of a packet below 64 KiB.
 ///
-/// VERIFIER: two multiplications by tables, and no branch that depends on data: as a loop over the
-/// bits of the length this was nine tenths of what the verifier had to walk.
+/// VERIFIER: two multiplications by tables, and no branch that depends on data: a loop over the bits of the length was
+/// nine tenths of the verifier's work.
 #[must_use]
 #[inline(always)]
 pub fn shifted(word: u32, behind: u16) -> u32 {
     static TABLES: [[u32; 256]; 2] = [LOW, HIGH];
-    // The word itself takes x^32 to go through the register, each byte behind it x^8.
+    // The word itself is shifted by x^32 through the register, and each following byte shifts by x^8.
     let [high, low] = behind.wrapping_add(4).to_be_bytes();
     let [lows, highs] = &TABLES;
     multiply(multiply(word, lows[low as usize]), highs[high as usize])

@@ -1,4 +1,4 @@
-//! A filter of addresses: one bit of 256 for each.
+//! A filter of addresses: each address stands for one of 256 bits.
 
 use crate::addr::Ip;
 use crate::layout::plain;
@@ -21,7 +21,7 @@ impl AddressFilter {
         ((first ^ second ^ third ^ fourth).wrapping_mul(0x9e37_79b1) >> 24) as u8
     }
 
-    /// False if an address was not added.
+    /// Whether an address may have been added: false means that it was not, false positives are possible.
     #[inline(always)]
     pub fn may_hold(&self, ip: &Ip) -> bool {
         let bit = Self::bit(ip);

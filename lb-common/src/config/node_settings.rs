@@ -1,4 +1,4 @@
-//! The settings that follow from the node and the configuration. Written by the agent's part for the node alone.
+//! The settings that follow from the node and the configuration. Their only author is `run/devices` in the agent.
 
 use super::{AddressFilter, Prefix};
 use crate::addr::{Ip, Port};
@@ -21,18 +21,19 @@ pub struct NodeSettings {
     pub source_port_low: Port,
     /// Highest port for translated sources, inclusive. 0: the agent has not written the settings yet.
     pub source_port_high: Port,
-    /// A random number of this node: no other host can predict the identification of a datagram in fragments.
+    /// A random number of this node, so that no other host can predict the identification of its fragmented datagrams.
     pub secret: u32,
-    /// Source address of a pod that reaches itself, IPv4. Any pod sends answers to it to its gateway; no route has it.
+    /// IPv4 source address of a pod that reaches itself. Any pod sends answers to it to its gateway, for no route has
+    /// it.
     pub hairpin4: Ip,
     /// The same for IPv6.
     pub hairpin6: Ip,
-    /// The addresses of this node, and those that it had: flows may still use them as their source.
+    /// The addresses that this node has or had: flows may still use a former one as their source.
     pub own: AddressFilter,
-    /// How long idle flows count.
+    /// How long the entries of an idle flow count.
     pub lifetimes: Lifetimes,
-    /// Sources that count as pods of this node (`detectLocalMode` by CIDR), one prefix for each family; unset: by
-    /// interface.
+    /// Sources that count as pods of this node (`detectLocalMode` by CIDR), one prefix for each family; unset: clients
+    /// are recognised by their interface.
     pub local: [Prefix; 2],
     /// The node's own IPv4 address (Node object), for source ranges at the socket hooks.
     pub address4: Ip,
@@ -102,13 +103,13 @@ impl NodeSettings {
         }
     }
 
-    /// Whether an address is this node's, or was; other addresses may have the same bit.
+    /// Whether an address may be, or have been, one of this node's: false positives are possible.
     #[inline(always)]
     pub fn may_be_own(&self, ip: &Ip) -> bool {
         self.own.may_hold(ip)
     }
 
-    /// Whether an address is that of a pod of the cluster; nothing where their prefix is not known.
+    /// Whether an address is that of a pod of the cluster; `None` where the prefix of the pods is not known.
     #[inline(always)]
     pub const fn is_pod(&self, ip: &Ip) -> Option<bool> {
         let [pods4, pods6] = &self.pods;

@@ -16,10 +16,11 @@ pub struct Prefix {
 plain!(Prefix = 32 { ip, mask });
 
 impl Prefix {
-    /// As one of [`ServiceRanges::cluster_ip_cover`](super::ServiceRanges::cluster_ip_cover): holds no address.
+    /// A prefix that holds no address by [`Prefix::covers`], for
+    /// [`ServiceRanges::cluster_ip_cover`](super::ServiceRanges::cluster_ip_cover).
     pub const NOTHING: Self = Self { ip: Ip::v6([0xff; 16]), mask: Ip::UNSPECIFIED };
 
-    /// Whether there is one: an all-zero mask means none.
+    /// Whether the prefix is set: an all-zero mask means that there is none.
     #[inline(always)]
     pub const fn is_set(&self) -> bool {
         let [m0, m1] = self.mask.u64s();
@@ -32,7 +33,7 @@ impl Prefix {
         self.is_set() && self.covers(ip)
     }
 
-    /// Whether `ip` lies inside; here an all-zero mask with an address of zeros holds every address.
+    /// Whether `ip` lies inside. Unlike for [`Prefix::contains`], a mask and an address of zeros hold every address.
     #[inline(always)]
     pub const fn covers(&self, ip: &Ip) -> bool {
         let [m0, m1] = self.mask.u64s();

@@ -1,13 +1,15 @@
-//! The settings that follow from Services: where frontends may be. Written by the agent's reconciler alone.
+//! The settings that follow from Services: where frontends may be. Their only author is `reconcile/ranges` in the
+//! agent.
 
 use super::{AddressFilter, Prefix};
 use crate::addr::{Ip, Port};
 use crate::layout::plain;
 
-/// Number of service ranges the data path compares.
+/// Number of service ranges that the data path compares.
 pub const RANGES: usize = 8;
 
-/// A quick "packet for no Service": each field covers all frontends of its kind, and may cover other addresses too.
+/// Filters that recognise a packet for no Service without a lookup: each covers all frontends of its kind, and maybe
+/// other addresses.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServiceRanges {
@@ -20,7 +22,7 @@ pub struct ServiceRanges {
     pub node_port_high: Port,
     /// The external IPs and VIPs: addresses outside of `ranges` that have a frontend.
     pub vip_filter: AddressFilter,
-    /// One prefix for each family, IPv4 first, around `ranges`: an address outside is no ClusterIP. Read by
+    /// One prefix for each family, IPv4 first, around `ranges`: an address outside it is no ClusterIP. Read by
     /// [`Prefix::covers`].
     pub cluster_ip_cover: [Prefix; 2],
     /// Prefixes that hold the ClusterIPs.
@@ -58,7 +60,7 @@ impl ServiceRanges {
         self.known != 0
     }
 
-    /// Whether an address may be a ClusterIP. `v4`: its family.
+    /// Whether an address may be a ClusterIP. `v4`: the address is IPv4.
     #[inline(always)]
     pub const fn may_be_cluster_ip(&self, ip: &Ip, v4: bool) -> bool {
         let [cover4, cover6] = &self.cluster_ip_cover;

@@ -9,7 +9,7 @@ use crate::layout::plain;
 /// The ports that Kubernetes gives to `NodePorts` by default (`--service-node-port-range` of kube-apiserver).
 pub const USUAL_NODE_PORTS: RangeInclusive<u16> = 30_000..=32_767;
 
-/// The node-wide settings, by their authors.
+/// `node`: from interfaces, Node and configuration (`run/devices`); `services`: from Services (`reconcile/ranges`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -34,25 +34,27 @@ impl Settings {
     pub const MASQUERADE_KUBE_PROXY: u32 = 1;
     /// With [`Settings::MASQUERADE_KUBE_PROXY`]: `masqueradeAll`.
     pub const MASQUERADE_ALL: u32 = 2;
-    /// No way to distinguish pods from other clients (`detectLocalMode` without a value): contract 3.4, "no detector".
+    /// Pods cannot be distinguished from other clients (`detectLocalMode` without a value): contract 3.4, "no
+    /// detector".
     pub const NO_DETECTOR: u32 = 4;
-    /// Answer ICMP echo to a ClusterIP; else it is rejected.
+    /// ICMP echo requests to a ClusterIP are answered; without the flag they are rejected.
     pub const ANSWER_ECHO: u32 = 8;
-    /// `NodePorts` on loopback, by the socket hooks.
+    /// `NodePorts` are served on loopback addresses, by the socket hooks.
     pub const LOOPBACK_NODE_PORTS: u32 = 16;
     /// A client is local by [`NodeSettings::local`], not by its interface.
     pub const LOCAL_BY_PREFIX: u32 = 32;
     /// A client is local by [`super::Device::LOCAL_CLIENTS`], not by the role of its interface.
     pub const LOCAL_BY_DEVICE: u32 = 64;
-    /// XDP redirects packets to other nodes, by interfaces that are [`super::Device::TAKES_FRAMES`].
+    /// XDP redirects packets to other nodes, by interfaces with [`super::Device::TAKES_FRAMES`].
     pub const REDIRECTS: u32 = 128;
-    /// Some interfaces are [`super::Device::BYPASS`].
+    /// Some interfaces have [`super::Device::BYPASS`].
     pub const BYPASSES: u32 = 256;
     /// On some interface XDP may have translated a packet before tc sees it.
     pub const ACCELERATED: u32 = 512;
-    /// Netfilter still translates connections to frontends: a packet without a flow that may be of one of them passes.
+    /// Netfilter still translates connections to frontends: a packet without a flow that may belong to one of them
+    /// passes.
     pub const TAKE_OVER: u32 = 1024;
-    /// No flow begins any more: packets without a flow pass, and the socket hooks serve no socket.
+    /// No new flow is created: packets without a flow pass, and the socket hooks serve no socket.
     pub const DRAIN: u32 = 2048;
 
     /// Whether a flag is set.
@@ -64,7 +66,7 @@ impl Settings {
 
 /// Values of [`NodeSettings::socket_mode`].
 impl Settings {
-    /// No socket is touched.
+    /// The socket hooks serve no socket.
     pub const SOCKETS_OFF: u32 = 0;
     /// Sockets of the network namespace named by [`NodeSettings::netns_cookie`].
     pub const SOCKETS_HOST: u32 = 1;
@@ -73,8 +75,8 @@ impl Settings {
 }
 
 impl Settings {
-    /// Whether pods of a family can be distinguished from other clients (contract 3.4): a range may be known for one
-    /// family only.
+    /// Whether pods of a family can be distinguished from other clients (contract 3.4): the prefix of pods may be known
+    /// for one family only.
     #[inline(always)]
     pub const fn has_detector(&self, v4: bool) -> bool {
         let [local4, local6] = &self.node.local;
@@ -91,14 +93,15 @@ impl Settings {
     }
 }
 
-/// The element of `SETTINGS`: the settings in use, and room for those that come next. Replaced by writing the
-/// slot that is not in use and then `start`, so no packet sees half of a change.
+/// The element of `SETTINGS`: the settings in use, and the slot for the next ones.
+///
+/// The agent replaces them by writing the slot that is not in use and then `start`, so no packet sees half of a change.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SettingsPair {
-    /// Where the slot in use begins in `slots`: 0 or [`SettingsPair::SLOT`].
+    /// Offset of the slot in use in `slots`: 0 or [`SettingsPair::SLOT`].
     ///
-    /// VERIFIER: in bytes, for an index is multiplied by branches, each a path of the whole program.
+    /// VERIFIER: in bytes, because the compiler multiplies an index by branches, each a path of the whole program.
     pub start: u32,
     /// Zero.
     pub pad: u32,
@@ -108,7 +111,7 @@ pub struct SettingsPair {
 plain!(SettingsPair = 2_056 { start, pad, slots });
 
 impl SettingsPair {
-    /// Bytes of a slot, one bit.
+    /// Bytes of a slot: a power of two, so that [`SettingsPair::start`] has one bit.
     pub const SLOT: u32 = size_of::<Settings>() as u32;
 
     /// The slot in use.
@@ -117,7 +120,7 @@ impl SettingsPair {
         if self.start & Self::SLOT == 0 { first } else { second }
     }
 
-    /// The entries to write, one after the other, so that `settings` become those in use.
+    /// The elements to write, one after the other, to put `settings` in use.
     pub const fn replaced(&self, settings: Settings) -> [Self; 2] {
         let mut written = *self;
         let [first, second] = &mut written.slots;

@@ -1,4 +1,4 @@
-//! Builds packets: both families, options, extension headers, tags, pieces, and right checksums.
+//! Builds packets: both families, options, extension headers, tags, fragments, and correct checksums.
 
 use std::vec;
 use std::vec::Vec;
@@ -7,7 +7,7 @@ use super::dissect::{FRAGMENT, crc32c, internet, pseudo_sum};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::wire::tcp;
 
-/// The link-layer address that packets are sent to.
+/// The destination link-layer address of built packets.
 pub(super) const DEVICE_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
 /// The transport header of a datagram.
@@ -21,22 +21,22 @@ pub enum Transport {
     Sctp,
     /// ICMP of the family, by type and code. The payload follows the first four bytes.
     Icmp(u8, u8),
-    /// Any other protocol: the payload is all there is.
+    /// Any other protocol: only the payload follows the IP header.
     Other(u8),
 }
 
-/// Which piece of a datagram a packet is.
+/// The part of a fragmented datagram that a packet carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it begins, a multiple of 8.
+    /// Offset of the fragment in bytes, a multiple of 8.
     pub offset: u16,
-    /// Whether more follow.
+    /// Whether more fragments follow.
     pub more: bool,
-    /// Identification.
+    /// Identification of the datagram.
     pub id: u32,
 }
 
-/// A packet in the making.
+/// The description of a packet to build.
 #[derive(Clone, Debug)]
 pub struct Datagram {
     /// Address and port of the sender.
@@ -44,7 +44,7 @@ pub struct Datagram {
     /// Address and port of the receiver.
     pub destination: Endpoint,
     pub transport: Transport,
-    /// Behind the transport header.
+    /// Bytes behind the transport header.
     pub payload: Vec<u8>,
     /// Link-layer addresses: destination and source.
     pub hardware: [[u8; 6]; 2],
@@ -56,14 +56,14 @@ pub struct Datagram {
     pub options: Vec<u8>,
     /// IPv6 extension headers: number, and the bytes behind the first two (6, 14, 22, ... of them).
     pub extensions: Vec<(u8, Vec<u8>)>,
-    /// The piece it is, if it is one.
+    /// The fragment that the packet is, if it is one.
     pub piece: Option<Piece>,
     /// Sequence and acknowledgement numbers of a TCP segment.
     pub numbers: [u32; 2],
 }
 
 impl Datagram {
-    /// From one end to another.
+    /// A packet from one end to another.
     pub fn new(source: Endpoint, destination: Endpoint, transport: Transport) -> Self {
         Self {
             source,
@@ -115,19 +115,19 @@ impl Datagram {
         }
     }
 
-    /// With another payload.
+    /// Replaces the payload.
     #[must_use]
     pub fn with(self, payload: &[u8]) -> Self {
         Self { payload: payload.to_vec(), ..self }
     }
 
-    /// As one piece of a datagram.
+    /// Makes the packet one fragment of a datagram.
     #[must_use]
     pub fn piece(self, offset: u16, more: bool, id: u32) -> Self {
         Self { piece: Some(Piece { offset, more, id }), ..self }
     }
 
-    /// With other sequence and acknowledgement numbers.
+    /// Replaces the sequence and acknowledgement numbers.
     #[must_use]
     pub fn numbered(self, sequence: u32, acknowledgement: u32) -> Self {
         Self { numbers: [sequence, acknowledgement], ..self }
@@ -140,7 +140,7 @@ impl Datagram {
         self
     }
 
-    /// The IP protocol it carries.
+    /// The IP protocol of the packet.
     pub const fn protocol(&self) -> Protocol {
         match self.transport {
             Transport::Tcp(_) => Protocol::TCP,
@@ -152,7 +152,7 @@ impl Datagram {
         }
     }
 
-    /// The packet from its Ethernet header on.
+    /// The bytes of the packet from its Ethernet header on.
     pub fn build(&self) -> Vec<u8> {
         let mut bytes = self.hardware.concat();
         for (index, tag) in self.tags.iter().enumerate() {
@@ -166,7 +166,7 @@ impl Datagram {
         bytes
     }
 
-    /// The packet from its IP header on.
+    /// The bytes of the packet from its IP header on.
     pub fn network(&self) -> Vec<u8> {
         let body = self.body();
         if self.source.ip.is_v4() { self.ipv4(&body) } else { self.ipv6(&body) }
@@ -215,7 +215,7 @@ impl Datagram {
         bytes
     }
 
-    /// Transport header and payload; of a later piece the payload alone.
+    /// Transport header and payload; for a later fragment the payload alone.
     fn body(&self) -> Vec<u8> {
         if self.piece.is_some_and(|piece| piece.offset > 0) {
             return self.payload.clone();

@@ -1,6 +1,6 @@
-//! Takes packets apart for people: fields with names, and which checksums are wrong.
+//! Takes packets apart for people: fields with names, and wrong checksums.
 //!
-//! Shares no code with the data path, so that a mistake there does not hide itself here.
+//! The module shares no code with the data path, so that a mistake there does not hide itself here.
 
 use std::format;
 use std::string::String;
@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 use crate::addr::{Ip, Protocol};
 
-/// IPv6's extension header of a fragment (RFC 8200 4.5).
+/// Number of IPv6's fragment header (RFC 8200 4.5).
 pub(super) const FRAGMENT: u8 = 44;
 
 /// The internet checksum of bytes and a partial sum, in host order (RFC 1071).
@@ -177,7 +177,7 @@ pub fn fields(bytes: &[u8]) -> Vec<(String, Vec<u8>)> {
     layout.fields.into_iter().map(field).filter(|(_, bytes)| !bytes.is_empty()).collect()
 }
 
-/// Names of the checksums of a whole packet that are not what they should be.
+/// Names of the checksums of a whole packet that are wrong.
 pub fn wrong_checksums(bytes: &[u8]) -> Vec<&'static str> {
     let mut wrong = Vec::new();
     let Some((network, at, next, whole)) = layout(bytes).parts else {
@@ -200,7 +200,7 @@ pub fn wrong_checksums(bytes: &[u8]) -> Vec<&'static str> {
     let (Some(from), Some(to)) = (address(network + from), address(network + to)) else {
         return wrong;
     };
-    // The padding of a wire is no part of the packet.
+    // The padding of a short frame is not part of the packet.
     let length = if v4 { u16_at(bytes, network + 2) } else { u16_at(bytes, network + 4) };
     let end = match (v4, usize::from(length)) {
         (true, 0) => bytes.len(),

@@ -1,4 +1,4 @@
-//! One case as data: tables, then packets one after the other, each with what must come of it.
+//! One case as data: tables, then packets one after the other, each with its expected outcome.
 
 use std::format;
 use std::string::String;
@@ -16,14 +16,14 @@ use crate::wire::ETHERNET;
 /// One packet at one hook.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Where it is seen.
+    /// The hook at which the packet is seen.
     pub hook: Hook,
-    /// Whether this host made it.
+    /// Whether this host created the packet.
     pub from_host: bool,
     pub packet: Vec<u8>,
-    /// The verdict that must come of the packet.
+    /// The expected verdict.
     pub verdict: Verdict,
-    /// The expected packet afterwards; nothing: as it was.
+    /// The expected packet afterwards; `None`: unchanged.
     pub out: Option<Vec<u8>>,
 }
 
@@ -34,13 +34,13 @@ pub struct Fixture {
     pub tables: Fake,
     /// The packets.
     pub steps: Vec<Step>,
-    /// Entries of flows there must be in the end.
+    /// Expected number of flow entries at the end.
     pub flows: usize,
-    /// Events that must have been counted, once each unless named more often.
+    /// Expected events, counted once each unless named more often.
     pub events: Vec<Event>,
 }
 
-/// A piece gets another identification with another source, but for one that is turned round.
+/// A fragment gets another identification with another source, unless it is turned round.
 fn renumbered(packet: &Datagram, into: &Datagram) -> Datagram {
     let mut into = into.clone();
     let (before, after) = (packet.source, into.source);
@@ -55,19 +55,19 @@ fn renumbered(packet: &Datagram, into: &Datagram) -> Datagram {
 }
 
 impl Fixture {
-    /// A case without packets yet.
+    /// A case that has no packets yet.
     pub fn new(name: &str, tables: Fake) -> Self {
         Self { name: String::from(name), tables, steps: Vec::new(), flows: 0, events: Vec::new() }
     }
 
-    /// A packet that must be left as it is.
+    /// Adds a packet that must pass unchanged.
     #[must_use]
     pub fn leaves(mut self, hook: Hook, packet: &Datagram, verdict: Verdict) -> Self {
         self.push(hook, packet.build(), verdict, None);
         self
     }
 
-    /// A packet that must become another.
+    /// Adds a packet that must become another one.
     #[must_use]
     pub fn turns(
         mut self,
@@ -80,12 +80,12 @@ impl Fixture {
         self
     }
 
-    /// A packet of bytes, with what must come of it.
+    /// Adds a packet of bytes, with its expected outcome.
     pub fn push(&mut self, hook: Hook, packet: Vec<u8>, verdict: Verdict, out: Option<Vec<u8>>) {
         self.steps.push(Step { hook, from_host: false, packet, verdict, out });
     }
 
-    /// The last packet was made by this host.
+    /// Marks the last packet as created by this host.
     #[must_use]
     pub fn by_host(mut self) -> Self {
         if let Some(step) = self.steps.last_mut() {
@@ -94,19 +94,19 @@ impl Fixture {
         self
     }
 
-    /// How many entries of flows there must be in the end.
+    /// Sets the expected number of flow entries at the end.
     #[must_use]
     pub fn flows(self, flows: usize) -> Self {
         Self { flows, ..self }
     }
 
-    /// Sets the events that must have been counted beside the verdicts.
+    /// Sets the expected events beside the verdicts.
     #[must_use]
     pub fn events(self, events: &[Event]) -> Self {
         Self { events: events.to_vec(), ..self }
     }
 
-    /// Runs it here and asserts everything it says.
+    /// Runs the case on this host and asserts every expectation.
     pub fn check(&self) {
         let tables = self.tables.clone();
         for (index, step) in self.steps.iter().enumerate() {
@@ -133,13 +133,13 @@ pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     (decide(step.hook, &mut packet, tables, [ingress, egress]), packet.data)
 }
 
-/// The same without the fast path; it must make no difference.
+/// The same without the fast path, which must make no difference.
 pub fn run_whole(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let mut packet = packet(step, &step.packet, tables);
     (decide(step.hook, &mut packet, tables, [whole::ingress, whole::egress]), packet.data)
 }
 
-/// The same with working memory in which other packets have left what they will.
+/// The same with working memory that still holds data of other packets.
 pub fn run_in(step: &Step, tables: &Fake, scratch: &mut Scratch) -> (Verdict, Vec<u8>) {
     let mut packet = packet(step, &step.packet, tables);
     let (role, goes_out) = place(step.hook);
@@ -153,8 +153,8 @@ pub fn is_fast(step: &Step, tables: &Fake) -> bool {
     decide(step.hook, &mut packet, tables, [fast::ingress, fast::egress]).is_some()
 }
 
-/// Runs a packet of a device without a link-layer header, by the
-/// whole path as its programs do: what comes of the rest behind it.
+/// Runs a packet of an interface without a link-layer header on the whole path, as its programs do; the returned bytes
+/// lack that header.
 pub fn run_l3(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     let (link, rest) = step.packet.split_at(ETHERNET);
     let mut packet = L3(packet(step, rest, tables));
@@ -170,7 +170,7 @@ fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
     packet
 }
 
-/// A way to handle a packet, for what comes in and for what goes out.
+/// Functions that handle a packet, for ingress and for egress.
 type Paths<P, R> = [fn(&mut P, &Fake, &mut Scratch, Role) -> R; 2];
 
 fn decide<P: Packet, R>(hook: Hook, packet: &mut P, tables: &Fake, paths: Paths<P, R>) -> R {
@@ -180,7 +180,7 @@ fn decide<P: Packet, R>(hook: Hook, packet: &mut P, tables: &Fake, paths: Paths<
     handle(packet, tables, &mut Scratch::default(), role)
 }
 
-/// On what a program sits, and whether packets go out by it.
+/// The role of the interface of a hook, and whether packets go out by it.
 const fn place(hook: Hook) -> (Role, bool) {
     match hook {
         Hook::PodIngress => (Role::Pod, false),

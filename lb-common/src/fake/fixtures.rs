@@ -91,19 +91,19 @@ pub fn chosen() -> Vec<Fixture> {
     chosen
 }
 
-/// The `turn`-th source port that is tried for a tuple, of the range that a node of fixtures has.
+/// The `turn`-th source port that is tried for a tuple, from the range of the fixtures' node.
 fn source_port(tuple: &Tuple, protocol: Protocol, turn: u32) -> Port {
     let first = (hash::client(tuple, protocol) >> 16) + u32::from(tuple.source_port.get());
     let wish = first.wrapping_add(0x9e37_79b9_u32.wrapping_mul(turn));
-    // A privileged port becomes another one.
+    // For a privileged port the data path tries privileged ones.
     if tuple.source_port.get() < 1_024 {
         return Port::new(600 + (wish % 424) as u16);
     }
     Port::new(61_000 + (wish % 4_001) as u16)
 }
 
-/// Adds a flow that both ends have spoken in, of a client to a
-/// frontend and its backend, as an earlier run would have left it.
+/// Adds a flow of a client to a frontend and its backend, with packets of both directions, as an earlier run would have
+/// left it.
 fn open(
     tables: &Fake,
     protocol: Protocol,
@@ -132,7 +132,7 @@ struct Family {
     remote: &'static str,
     client: &'static str,
     node: &'static str,
-    /// The address that stands for a pod that reaches itself, with the pod's port.
+    /// The source address of a pod that reaches itself, with the pod's port.
     hairpin: &'static str,
 }
 
@@ -160,7 +160,7 @@ const V6: Family = Family {
 
 const FAMILIES: [Family; 2] = [V4, V6];
 
-/// Transports of a first packet, of a later one, and of an answer.
+/// Transport headers of a first packet, of a later one, and of an answer.
 const TRANSPORTS: [(&str, [Transport; 3]); 3] = [
     (
         "tcp",

@@ -1,4 +1,4 @@
-//! The tables of a node, in memory. Full, slow and rate-limited on demand.
+//! The tables of a node, in memory. They can be full, slow and rate-limited on demand.
 
 use core::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,10 +13,11 @@ use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, LINE, Line, Service, Source};
 use crate::tables::Clock as _;
 
-/// Right before an entry of this key is next added, put or removed, these are, or are gone. One comes after the other.
+/// A write of another CPU: right before an entry of this key is next added, put or removed, the entries below are
+/// written, or removed. Several take turns.
 #[derive(Clone, Debug)]
 pub struct Meanwhile {
-    /// Key of the entry.
+    /// Key of the entry that triggers the write.
     pub before: FlowKey,
     /// The entries that another CPU writes there.
     pub writes: Vec<(FlowKey, Option<Flow>)>,
@@ -38,15 +39,15 @@ pub struct Fake {
     pub inherited: BTreeSet<u64>,
     pub addresses: BTreeMap<Ip, u32>,
     pub devices: BTreeMap<u32, Device>,
-    /// The kernel's knowledge of the world around: no table, but beside them.
+    /// The kernel's knowledge of routes: not a table, but stored beside the tables.
     pub routes: BTreeMap<Ip, KnownRoute>,
     pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
-    /// `TRANSIENT4` and `TRANSIENT6`; here nothing is displaced unless a test removes it.
+    /// `TRANSIENT4` and `TRANSIENT6`; an entry is displaced only where a test removes it.
     pub transient: RefCell<BTreeMap<FlowKey, Flow>>,
     pub in_use: RefCell<BTreeSet<(u32, usize)>>,
-    /// Most entries that `flows` holds, of IPv4 and of all else.
+    /// Most entries that `flows` holds, for IPv4 and for all others.
     pub flow_capacity: usize,
-    /// Halves that there is no memory for, however few there are.
+    /// Keys of entries for which there is no memory, even where there is room.
     pub flow_failures: BTreeSet<FlowKey>,
     /// The changes that another CPU makes to `flows` meanwhile.
     pub meanwhile: RefCell<VecDeque<Meanwhile>>,
@@ -59,13 +60,13 @@ pub struct Fake {
     pub fragments: RefCell<BTreeMap<Fragment, Ports>>,
     pub held: RefCell<BTreeMap<Fragment, Held>>,
     pub clock: Cell<u64>,
-    /// The tick, where it is that of another clock than `clock`.
+    /// The tick, where it does not follow `clock`.
     pub ticks: Cell<Option<u16>>,
-    /// Whether the rate limit lets rejections through.
+    /// Whether the rate limit allows rejections.
     pub rejects: Cell<bool>,
     /// How often each event was counted.
     pub events: RefCell<BTreeMap<Event, u64>>,
-    /// How often a hash table was asked for a key.
+    /// Number of lookups in hash tables.
     pub look_ups: Cell<u64>,
 }
 
@@ -94,7 +95,7 @@ impl Default for Fake {
             own_answers: RefCell::default(),
             fragments: RefCell::default(),
             held: RefCell::default(),
-            // An hour after boot: timeouts have something to look back on.
+            // An hour after boot, so that timeouts can lie in the past.
             clock: Cell::new(3_600_000_000_000),
             ticks: Cell::new(None),
             rejects: Cell::new(true),
@@ -105,11 +106,11 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// Lines that `MAGLEV` has, written or not.
+    /// Number of lines of `MAGLEV`, written or not.
     pub const LINES: u32 = 4096;
-    /// Rows that `BACKENDS` has, written or not.
+    /// Number of rows of `BACKENDS`, written or not.
     pub const BACKENDS: u32 = 4096;
-    /// Halves that each table of flows holds unless a test says otherwise.
+    /// Entries that each table of flows holds unless a test sets another number.
     pub const FLOWS: usize = 4096;
 
     /// The entry of a key as packets find it.
@@ -125,7 +126,7 @@ impl Fake {
         all
     }
 
-    /// Puts an entry as an earlier packet, or another CPU, would have, and notes its backend.
+    /// Adds an entry as an earlier packet, or another CPU, would have, and records its backend.
     pub fn put(&self, key: FlowKey, flow: Flow) {
         let table = if flow.is_protected() { &self.flows } else { &self.transient };
         table.borrow_mut().insert(key, flow);
@@ -149,12 +150,12 @@ impl Fake {
         self.events.borrow().get(&event).copied().unwrap_or(0)
     }
 
-    /// Counts a look-up that is about to be made.
+    /// Counts a lookup that is about to happen.
     pub(super) fn looks_up(&self) {
         self.look_ups.set(self.look_ups.get() + 1);
     }
 
-    /// Lets another CPU have its turn before an entry is written.
+    /// Applies the pending writes of another CPU before an entry is written.
     pub(super) fn writes_flow(&self, key: &FlowKey) {
         let turn = self.meanwhile.borrow_mut().pop_front_if(|next| next.before == *key);
         for (key, flow) in turn.into_iter().flat_map(|turn| turn.writes) {

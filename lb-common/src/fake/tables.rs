@@ -1,4 +1,4 @@
-//! The tables of a node in memory, asked as the data path asks.
+//! The traits of the data path's tables, implemented over the tables of a node in memory.
 
 use super::Fake;
 use crate::addr::{Ip, Port};
@@ -13,7 +13,7 @@ fn part<const N: usize>(line: &Line, index: u32) -> Option<[u8; N]> {
     line.get(index as usize * N..)?.first_chunk().copied()
 }
 
-/// The bytes of a key of the trie that prefixes count.
+/// The bytes of a trie key that the prefix length counts.
 const fn trie_bits(source: &Source) -> [u8; 20] {
     let mut bytes = [0; 20];
     let (service, ip) = bytes.split_at_mut(4);

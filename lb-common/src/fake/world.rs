@@ -47,17 +47,17 @@ pub fn prefix(network: &str, bits: u32) -> Prefix {
     Prefix { ip: network, mask: Ip::v6(mask.to_be_bytes()) }
 }
 
-/// Index of the device by which every route leads ...
+/// Index of the interface by which every route leads.
 pub const OUT: u32 = 2;
-/// ... and its address.
+/// Link-layer address of that interface.
 pub const OUT_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
-/// The address of every next hop.
+/// Link-layer address of every next hop.
 pub const HOP_HARDWARE: [u8; 6] = [2, 0, 0, 0, 0, 0x23];
-/// Its MTU: the least that IPv6 allows.
+/// MTU of that interface: the least that IPv6 allows.
 pub const OUT_MTU: u16 = 1_280;
-/// The networks that its addresses are of: none that another device has.
+/// The networks of that interface's addresses: no other interface has addresses in them.
 pub const OUT_NETWORKS: [&str; 2] = ["192.168.9.10/24", "fd00:c9::10/64"];
-/// Destinations of routes, and whether the next hop is known. Nobody else is reached.
+/// Destinations of routes, and whether the next hop is known. No other destination is reachable.
 pub const ROUTES: [(&str, bool); 10] = [
     ("10.1.0.5", true),
     ("10.1.0.6", true),
@@ -71,7 +71,7 @@ pub const ROUTES: [(&str, bool); 10] = [
     ("2001:db8::9", true),
 ];
 
-/// [`ROUTES`] as the kernel has them.
+/// [`ROUTES`] as the kernel's routes.
 fn routes() -> impl Iterator<Item = (Ip, KnownRoute)> {
     let [a, b, c, d, e, f] = HOP_HARDWARE;
     let [g, h, i, j, k, l] = OUT_HARDWARE;
@@ -92,8 +92,8 @@ pub fn out_source(v4: bool) -> Ip {
 }
 
 impl Fake {
-    /// A node without services: addresses, one device (index 1) and one more that packets only leave by, service
-    /// ranges, ports to translate to.
+    /// A node without services: addresses, one interface (index 1) and one more that packets only leave by, service
+    /// ranges, and ports for translated sources.
     pub fn node() -> Self {
         let mut node = Self::default();
         let (node4, node6) = (at(NODE4).ip, at(NODE6).ip);
@@ -146,7 +146,7 @@ impl Fake {
         id
     }
 
-    /// Writes a selection table and says where it lies.
+    /// Writes a selection table and returns its position.
     pub fn add_set(&mut self, members: &[BackendId]) -> Set {
         let end = |id: &BackendId| {
             let row = self.backends.get(*id as usize).copied().unwrap_or_default();
@@ -180,7 +180,7 @@ impl Fake {
         self.lines.push(line);
     }
 
-    /// Adds a service with its backends (and whether each is on this node). Its frontends come after.
+    /// Adds a service with its backends (and whether each is on this node). Its frontends are added afterwards.
     pub fn add_service(&mut self, id: ServiceId, backends: &[(&str, bool)]) -> Service {
         let add = |(end, local): &(&str, bool)| (self.add_backend(at(end), *local, id), *local);
         let rows: Vec<(BackendId, bool)> = backends.iter().map(add).collect();
@@ -198,7 +198,7 @@ impl Fake {
         }
     }
 
-    /// Makes a service be reached at an address inside the cluster.
+    /// Adds a frontend of a service at an address inside the cluster.
     pub fn cluster_ip(&mut self, frontend: &str, protocol: Protocol, service: Service) {
         let Endpoint { ip, port, .. } = at(frontend);
         self.services.insert(Frontend::new(ip, port, protocol), service);
@@ -206,7 +206,7 @@ impl Fake {
         self.services.insert(Frontend::cluster_address(ip), mark);
     }
 
-    /// Makes a service be reached at its `NodePort`.
+    /// Adds a `NodePort` of a service.
     pub fn node_port(&mut self, frontend: &str, protocol: Protocol, service: Service) {
         let Endpoint { ip, port, .. } = at(frontend);
         let flags = service.flags.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
@@ -214,7 +214,7 @@ impl Fake {
         self.services.insert(key, Service { flags, ..service });
     }
 
-    /// Makes a service be reached at an external address or VIP.
+    /// Adds a frontend of a service at an external address or VIP.
     pub fn external(&mut self, frontend: &str, protocol: Protocol, service: Service) {
         let Endpoint { ip, port, .. } = at(frontend);
         let flags = service.flags.with(Flags::EXTERNAL);
@@ -223,7 +223,7 @@ impl Fake {
         self.services.insert(key, Service { flags, ..service });
     }
 
-    /// Lets a prefix use a service that lists its sources.
+    /// Allows a source prefix for a service that lists its sources.
     pub fn allow(&mut self, service: ServiceId, network: &str, bits: u32) {
         let network = ip(network);
         let bits = 32 + bits + if network.is_v4() { 96 } else { 0 };

@@ -17,15 +17,15 @@ pub struct Client {
 
 plain!(Client = 24 { ip, service, scope });
 
-/// Value of `AFFINITY`.
+/// Value of `AFFINITY`: the backend of a client.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Affinity {
     /// The backend this client sticks to.
     pub backend: BackendId,
-    /// Its epoch then: an endpoint that left is forgotten at once.
+    /// The backend's epoch when it was chosen: a removed endpoint is forgotten at once.
     pub epoch: u32,
-    /// Last new flow, nanoseconds of `CLOCK_MONOTONIC`.
+    /// Time of the client's last new flow, nanoseconds of `CLOCK_MONOTONIC`.
     pub seen: u64,
 }
 

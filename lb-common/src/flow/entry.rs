@@ -2,7 +2,7 @@
 
 use super::{Flow, FlowKey};
 
-/// One direction of a flow: the packets as they come, and what becomes of them.
+/// One direction of a flow: the packets as they arrive, and their translation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Entry {

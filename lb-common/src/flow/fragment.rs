@@ -1,11 +1,12 @@
-//! Packets in pieces: what later pieces lack, and those that came too early (ADR 0014).
+//! Fragmented packets: the ports that later fragments lack, and fragments that arrived too early (ADR 0014).
 
 use super::Side;
 use crate::addr::{Ip, Port, Protocol};
 use crate::layout::plain;
 
-/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen. Key of
-/// `HELD_FRAGMENTS`: with the place in the queue of its datagram.
+/// Key of `FRAGMENTS`: the packet a fragment belongs to (RFC 791 3.2, RFC 8200 4.5), and where it was seen.
+///
+/// Also key of `HELD_FRAGMENTS`, with the place of the fragment in the queue of its datagram.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fragment {
@@ -25,7 +26,7 @@ pub struct Fragment {
 plain!(Fragment = 40 { source, destination, id, protocol, side, place });
 
 impl Fragment {
-    /// Key of a packet in pieces.
+    /// The key of a fragmented packet.
     #[inline(always)]
     pub const fn new(
         source: Ip,
@@ -43,9 +44,9 @@ impl Fragment {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ports {
     pub source: Port,
-    /// Destination port; none before the first fragment came.
+    /// Destination port; none before the first fragment has arrived.
     pub destination: Port,
-    /// How many others wait for it, or to be sent on behind it, in `HELD_FRAGMENTS`.
+    /// How many fragments in `HELD_FRAGMENTS` wait for the first one, or to be sent on behind it.
     pub held: u16,
     /// [`Ports::time`] when it was written.
     pub written: u16,
@@ -54,34 +55,36 @@ pub struct Ports {
 plain!(Ports = 8 { source, destination, held, written });
 
 impl Ports {
-    /// Steps of [`Ports::time`] that it counts for: 30 seconds, as long as Linux waits for the rest of a datagram
-    /// (ipv4(7), `ipfrag_time`; the 60 of RFC 8200 4.5 are what it must not exceed).
+    /// Steps of [`Ports::time`] for which the entry is valid: 30 seconds, as long as Linux waits for the rest of a
+    /// datagram (ipv4(7), `ipfrag_time`; RFC 8200 4.5 allows 60 at most).
     const AGE: u16 = 28;
 
-    /// A time as it is kept here, in steps of 1.07 seconds that begin anew after 19 hours.
+    /// A time as the entry holds it, in steps of 1.07 seconds. The value wraps after 19 hours.
     #[inline(always)]
     pub const fn time(now: u64) -> u16 {
         (now >> 30) as u16
     }
 
-    /// Whether it can still be of the datagram that is asked for, and not of one that had its identification before.
+    /// Whether the entry can still belong to the current datagram, and not to an earlier one with the same
+    /// identification.
     #[inline(always)]
     pub const fn is_fresh(&self, now: u64) -> bool {
         Self::time(now).wrapping_sub(self.written) <= Self::AGE
     }
 }
 
-/// Entries of `HELD_FRAGMENTS`, of which the newest displaces the oldest: 90 datagrams of 64 KiB, or what is left over
-/// from 30,000 stray fragments a second for an eighth of a second.
+/// Entries of `HELD_FRAGMENTS`, of which the newest displaces the oldest.
+///
+/// They suffice for 90 datagrams of 64 KiB, or for an eighth of a second of 30,000 stray fragments a second.
 pub const HELD_FRAGMENTS: u32 = 4_096;
 
-/// Value of `HELD_FRAGMENTS`: a later fragment that came before the first of its datagram, as it was.
+/// Value of `HELD_FRAGMENTS`: an unchanged later fragment that arrived before the first one of its datagram.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// Its key: an entry that is displaced while it is looked at is another's.
+    /// The fragment's key: it shows a reader when a displaced entry was reused for another fragment meanwhile.
     pub fragment: Fragment,
-    /// Bytes in use of the packet, and [`Held::L3`].
+    /// Length of the packet in bytes, and [`Held::L3`].
     pub length: u32,
     pad: u32,
     /// The packet, from its link-layer header on, if it has one.
@@ -91,11 +94,11 @@ pub struct Held {
 plain!(Held = 1_584 { fragment, length, pad, bytes });
 
 impl Held {
-    /// Bytes of the largest packet that is held: an Ethernet frame of the usual MTU and two tags.
+    /// Bytes of the largest packet that can be held: an Ethernet frame of the usual MTU and two tags.
     pub const LARGEST: usize = 1_536;
-    /// In `length`: it has no link-layer header. A packet that one kind of device held is of no use to the other.
+    /// In `length`: the packet has no link-layer header. It can only replace a packet that has none either.
     pub const L3: u32 = 1 << 31;
-    /// Fragments of one datagram that are held at most: 64 KiB in pieces of the smallest MTU of IPv6.
+    /// Most fragments of one datagram that are held: 64 KiB in fragments of the smallest MTU of IPv6.
     pub const QUEUE: u16 = 64;
 }
 

@@ -26,7 +26,7 @@ impl Tuple {
         destination_port: Port::NONE,
     };
 
-    /// From two ends.
+    /// The tuple of a packet from one end to the other.
     #[inline(always)]
     pub const fn new(source: Endpoint, destination: Endpoint) -> Self {
         Self {
@@ -37,7 +37,7 @@ impl Tuple {
         }
     }
 
-    /// Writes the tuple of an answer.
+    /// Writes the tuple of an answer: both ends exchanged.
     #[inline(always)]
     pub const fn write_reversed(&self, into: &mut Self) {
         into.source = self.destination;
@@ -46,7 +46,7 @@ impl Tuple {
         into.destination_port = self.source_port;
     }
 
-    /// Whether this is the tuple of an answer to the other.
+    /// Whether this is the tuple of an answer to a packet of the other tuple.
     #[inline(always)]
     pub fn is_reverse_of(&self, other: &Self) -> bool {
         self.source == other.destination
@@ -55,7 +55,7 @@ impl Tuple {
             && self.destination_port == other.source_port
     }
 
-    /// The tuple of an answer.
+    /// The tuple of an answer: both ends exchanged.
     #[inline(always)]
     #[must_use]
     pub const fn reversed(&self) -> Self {
@@ -68,7 +68,7 @@ impl Tuple {
     }
 }
 
-/// Where an entry of a flow is looked up.
+/// The direction at an interface in which an entry is looked up.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Side(pub u8);
@@ -76,13 +76,13 @@ pub struct Side(pub u8);
 plain!(Side = 1 { 0 });
 
 impl Side {
-    /// Packets that come in by a device.
+    /// Packets that come in by an interface.
     pub const INGRESS: Self = Self(0);
-    /// Packets that go out by a device.
+    /// Packets that go out by an interface.
     pub const EGRESS: Self = Self(1);
 }
 
-/// Key of `FLOWS6`, and of `FLOWS4` as [`super::FlowKey4`]: the packet as it is before translation, and where.
+/// Key of `FLOWS6`, and of `FLOWS4` as [`super::FlowKey4`]: the packet before translation, and the side of its lookup.
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
@@ -90,7 +90,7 @@ pub struct FlowKey {
     pub tuple: Tuple,
     /// IP protocol.
     pub protocol: Protocol,
-    /// Where this entry is looked up.
+    /// The side on which the entry is looked up.
     pub side: Side,
     pad: u16,
 }
@@ -98,7 +98,7 @@ pub struct FlowKey {
 plain!(FlowKey = 40 { tuple, protocol, side, pad });
 
 impl FlowKey {
-    /// Key of a packet seen on a side.
+    /// The key of a packet seen on a side.
     #[inline(always)]
     pub const fn new(tuple: Tuple, protocol: Protocol, side: Side) -> Self {
         Self { tuple, protocol, side, pad: 0 }
@@ -110,7 +110,7 @@ impl FlowKey {
         self.tuple.source.is_v4() && self.tuple.destination.is_v4()
     }
 
-    /// Key of the other entry, given what this entry's packets become and this entry's kind.
+    /// The key of the other entry, given the tuple that this entry's packets get and this entry's kind.
     #[inline(always)]
     #[must_use]
     pub const fn opposite(&self, flow: &Flow) -> Self {

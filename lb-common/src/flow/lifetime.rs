@@ -1,4 +1,4 @@
-//! How long the entries of an idle flow count, for the data path and for the agent's sweep alike.
+//! How long the entries of an idle flow are valid, for the data path and for the agent's sweep alike.
 //!
 //! The values follow netfilter's defaults (`nf_conntrack_proto_*.c`)
 //! and those of kube-proxy's configuration (contract 3.11).
@@ -14,8 +14,10 @@ const OPENING: u32 = 60;
 /// Seconds for a TCP connection that both ends closed, or that one end reset.
 pub const CLOSED: u32 = 10;
 
-/// Seconds for an open TCP connection that somebody claims to have reset or closed: longer than the interval of
-/// keep-alive probes (`net.ipv4.tcp_keepalive_time`, 7,200 s), by which a connection shows that it goes on.
+/// Seconds for an open TCP connection that an unproven RST or FIN claims to have ended.
+///
+/// Longer than the interval of keep-alive probes (`net.ipv4.tcp_keepalive_time`, 7,200 s), by which a live connection
+/// shows that the claim was false.
 const KEEP_ALIVE: u32 = 7_260;
 
 /// The configurable lifetimes, in seconds.
@@ -45,9 +47,9 @@ impl Default for Lifetimes {
 /// The facts about a flow that decide how long it may be idle.
 #[derive(Clone, Copy, Debug)]
 pub struct Life {
-    /// Flags that its client has shown ...
+    /// Flags that packets of its client have shown.
     pub forward: Shown,
-    /// ... and its backend.
+    /// Flags that packets of its backend have shown.
     pub reply: Shown,
     /// Whether its traffic has lasted [`Lifetimes::STREAM`].
     pub is_stream: bool,
@@ -82,7 +84,7 @@ impl Lifetimes {
         }
     }
 
-    /// The longest time in seconds that a flow whose both ends have spoken may be idle.
+    /// The longest time in seconds that a flow may be idle after both ends have sent packets.
     #[inline(always)]
     pub const fn longest(&self, protocol: Protocol) -> u32 {
         match protocol {
@@ -92,8 +94,8 @@ impl Lifetimes {
         }
     }
 
-    /// Whether the flow of an entry is over at a time of `CLOCK_MONOTONIC` in nanoseconds, given the entry of the other
-    /// direction.
+    /// Whether the flow of an entry has expired at a time of `CLOCK_MONOTONIC` in nanoseconds, given the entry of the
+    /// other direction.
     #[inline(always)]
     pub const fn is_over(
         &self,
@@ -114,7 +116,7 @@ impl Lifetimes {
     }
 
     /// The shortest time in seconds that the flow of an entry may be idle, whatever the other direction has shown.
-    /// The last word has [`Lifetimes::is_over`].
+    /// [`Lifetimes::is_over`] decides in the end.
     pub const fn least(&self, protocol: Protocol, flow: &Flow) -> u32 {
         match protocol {
             Protocol::TCP if flow.shown.rst | flow.shown.fin | flow.shown.claimed != 0 => CLOSED,
@@ -136,10 +138,10 @@ const fn max(one: u32, other: u32) -> u32 {
     if one > other { one } else { other }
 }
 
-/// Steps of [`Flow::moment`] that last [`Lifetimes::STREAM`].
+/// The duration [`Lifetimes::STREAM`] in steps of [`Flow::moment`].
 const STREAM: u32 = ((Lifetimes::STREAM as u64 * SECOND) >> 27) as u32 + 1;
 
-/// Whether the traffic of a flow that was last seen at a time has lasted as long as that of a stream.
+/// Whether the traffic of a flow, up to the time when it was last seen, has lasted long enough for a stream.
 #[inline(always)]
 pub const fn has_lasted(flow: &Flow, seen: u64) -> bool {
     Flow::moment(seen).wrapping_sub(flow.begun) >= STREAM

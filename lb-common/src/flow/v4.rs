@@ -1,7 +1,8 @@
-//! Halves of IPv4 flows as they are kept: in a table of their own, with keys that a processor hashes and compares in
-//! less than half the time, and entries of two cache lines in place of three (ADR 0024).
+//! IPv4 flows in their stored form: in a table of their own, with keys that a processor hashes and compares
+//! in less than half the time, and entries of two cache lines instead of three (ADR 0024).
 //!
-//! The data path and the agent know [`FlowKey`] and [`Flow`] only; who keeps them turns one into the other.
+//! The data path and the agent use [`FlowKey`] and [`Flow`] only; the code that accesses the maps converts between the
+//! forms.
 
 use super::{Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::addr::{Ip, Port, Protocol, joined, parted};
@@ -38,10 +39,10 @@ impl Tuple4 {
     }
 }
 
-/// Key of `FLOWS4`: what [`FlowKey`] says of an IPv4 packet.
+/// Key of `FLOWS4`: the content of a [`FlowKey`] for IPv4 packets.
 ///
-/// Two whole words: who hashes and compares it right after it was put reads it in larger pieces than its fields are,
-/// and a processor cannot hand on several small stores to one large load.
+/// Two whole words: the kernel hashes and compares a key right after it was stored, with loads larger than its fields,
+/// and a processor cannot forward several small stores to one large load.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey4 {
@@ -67,7 +68,7 @@ impl FlowKey4 {
         }
     }
 
-    /// The key it was kept for.
+    /// The key as [`FlowKey`].
     pub const fn whole(&self) -> FlowKey {
         let ([source, destination], [ports, rest]) = (parted(self.addresses), parted(self.rest));
         let (source_port, destination_port) = Port::pair(ports);
@@ -78,7 +79,7 @@ impl FlowKey4 {
     }
 }
 
-/// Value of `FLOWS4`: what [`Flow`] says, of an entry whose key [`FlowKey::is_v4`].
+/// Value of `FLOWS4`: the content of a [`Flow`] whose key [`FlowKey::is_v4`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow4 {
@@ -131,10 +132,10 @@ impl Flow4 {
         self.expected = flow.expected;
     }
 
-    /// The entry it was kept for, in place.
+    /// Converts the stored form back to a [`Flow`], in place.
     #[inline(always)]
     pub const fn write(&self, into: &mut Flow) {
-        // A masquerade whose first packet has not left.
+        // Until its first packet has left, a masquerade has no source, which the stored form shows by 0.
         if self.to.source == 0 && self.kind.0 == Kind::MASQUERADE.0 {
             into.to = Tuple::NONE;
         } else {
@@ -154,7 +155,7 @@ impl Flow4 {
         into.expected = self.expected;
     }
 
-    /// The entry it was kept for.
+    /// Converts the stored form back to a [`Flow`].
     #[inline(always)]
     pub const fn whole(&self) -> Flow {
         let mut flow = Flow::new(Tuple::NONE, self.kind, self.seen);

@@ -87,8 +87,7 @@ fn follow<P: Parts<T>, T: Tables>(
     }
     packet.part(tables, scratch, Part::Rewrite)?;
     if packet.is_at_xdp() && scratch.exit.to == ExitTo::NextHop {
-        // The entry by which the packet leaves is marked too. No tc program sees a redirected packet, so no other place
-        // marks that entry.
+        // The entry by which the packet leaves is marked too.
         touch(packet, tables, scratch)?;
     }
     let what = match scratch.found.flow.kind {

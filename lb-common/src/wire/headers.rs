@@ -1,4 +1,4 @@
-//! Everything that a packet's own headers say.
+//! The content of a packet's own headers.
 
 use super::View;
 use crate::flow::FlowKey;
@@ -9,20 +9,21 @@ use crate::flow::FlowKey;
 pub struct Identification {
     /// As in the packet; IPv4 has two bytes, and zeros behind them.
     pub value: [u8; 4],
-    /// Offset in the packet.
+    /// Offset of the identification in the packet.
     pub at: u16,
     /// Zero.
     pub pad: u16,
 }
 
-/// The headers of a packet as it came. Written by [`super::parse`]; of
-/// a later fragment `fragments` adds the ports. Read by every stage.
+/// The headers of a packet as it arrived, for every stage of the path.
+///
+/// Written by [`super::parse`]; for a later fragment `fragments` adds the ports.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Headers {
-    /// All but the tuple.
+    /// The headers without the tuple.
     pub view: View,
-    /// Identification of a datagram in pieces.
+    /// Identification of a fragmented datagram.
     pub id: Identification,
     /// The tuple, and the side of the hook where it is seen: the key of the packet's own entry, if it has one.
     pub key: FlowKey,

@@ -1,4 +1,4 @@
-//! The headers that most packets have, read with offsets that are constants.
+//! The headers that most packets have, read at constant offsets.
 
 use super::{ETHERNET, IPV4, IPV6, Piece, TYPE_IPV4, TYPE_IPV6, View};
 use crate::addr::{Ip, Port, Protocol};
@@ -7,10 +7,10 @@ use crate::packet::Packet;
 
 /// Version and length of an IPv4 header without options.
 const PLAIN_V4: u8 = 0x45;
-/// In the second word of an IPv4 header, all bits that a piece has: more to come, and its offset.
+/// In the second word of an IPv4 header, the bits that are set in fragments only: "more fragments", and the offset.
 const PIECE_V4: u32 = u32::from_ne_bytes([0, 0, 0x3f, 0xff]);
 
-/// Whether a packet is of IPv4, else of IPv6; nothing where it is of neither, or tagged.
+/// Whether a packet is IPv4, else IPv6; `None` where it is neither, or tagged.
 #[inline(always)]
 pub fn is_v4<P: Packet>(packet: &P) -> Option<bool> {
     match packet.read(12)? {
@@ -22,8 +22,8 @@ pub fn is_v4<P: Packet>(packet: &P) -> Option<bool> {
 
 /// Reads a whole TCP or UDP packet of IPv4 or IPv6 ([`is_v4`]) whose IP header has neither options nor extensions.
 ///
-/// Its tuple goes into `key`, the rest is what [`super::parse`]
-/// would say. Nothing where there is more to it, or too little.
+/// Its tuple goes into `key`; the view is the same as from [`super::parse`]. `None` where the packet has other headers,
+/// or is too short.
 #[inline(always)]
 pub fn plain<P: Packet, const V4: bool>(packet: &P, key: &mut FlowKey, side: Side) -> Option<View> {
     let total = packet.length() - ETHERNET;

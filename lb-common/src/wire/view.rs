@@ -1,11 +1,11 @@
-//! The headers of a packet, read once, and how to get at them again.
+//! The headers of a packet, read once, and access to their fields afterwards.
 
 use super::{ETHERNET, IPV4, IPV6, VLAN, tcp};
 use crate::addr::Protocol;
 use crate::checksum::Difference;
 use crate::packet::{Covered, Packet};
 
-/// Which part of a datagram a packet is.
+/// The part of a datagram that a packet carries.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Piece {
@@ -19,12 +19,12 @@ pub enum Piece {
 
 /// The headers of a packet, read once; its tuple lies in [`super::Headers::key`].
 ///
-/// VERIFIER: it lies in a map, where the verifier forgets values; so all packets of a family look
-/// the same to it from here on, and the offsets are made constant again where they are used.
+/// VERIFIER: the view lies in a map, where the verifier forgets values. So all packets of a family look the same to the
+/// verifier from here on, and the offsets are made constant again where they are used.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// Offset of the transport header; for what wants a constant only through [`View::transport`].
+    /// Offset of the transport header; code that needs a constant uses [`View::transport`].
     pub behind: u16,
     /// Bytes of the link-layer header; only to be used through [`View::network`].
     pub link: u8,
@@ -36,7 +36,7 @@ pub struct View {
     pub protocol: Protocol,
     /// TCP flags, else 0.
     pub tcp_flags: u8,
-    /// Fragment or whole.
+    /// Whole packet, first or later fragment.
     pub piece: Piece,
     /// IPv4 header checksum as stored.
     pub header_checksum: [u8; 2],
@@ -60,13 +60,13 @@ impl View {
         self.network(packet) + if self.v4 { IPV4 } else { IPV6 }
     }
 
-    /// Where the packet ends, as its IP header says: a wire fills a short one up.
+    /// Offset of the end of the packet, by its IP header: a link may pad a short packet.
     #[inline(always)]
     pub fn end<P: Packet>(&self, packet: &P) -> Option<usize> {
-        /// Offset of the length of what follows in an IPv6 header.
+        /// Offset of the payload length in an IPv6 header.
         const LENGTH_V6: usize = 4;
         let at = self.network(packet);
-        // VERIFIER: whole words; of u64s the compiler makes one read of two packet pointers.
+        // VERIFIER: whole words; of u64s the compiler makes one read through either of two packet pointers.
         let (end, length) = if self.v4 {
             let [word] = packet.words(at)?;
             let [_, _, high, low] = u32::to_ne_bytes(word);
@@ -79,20 +79,20 @@ impl View {
         Some(end + usize::from(u16::from_be_bytes(length)))
     }
 
-    /// A TCP packet that begins a connection.
+    /// Whether the packet opens a TCP connection.
     #[inline(always)]
     pub const fn is_syn(&self) -> bool {
         const MASK: u8 = tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN;
         self.tcp_flags & MASK == tcp::SYN
     }
 
-    /// ICMP of either family.
+    /// Whether the packet is ICMP of either family.
     #[inline(always)]
     pub const fn is_icmp(&self) -> bool {
         matches!(self.protocol, Protocol::ICMP | Protocol::ICMP6)
     }
 
-    /// Whole, and without options or extension headers: all but the rare ones.
+    /// Whether the packet is whole, and without options or extension headers, as almost all are.
     #[inline(always)]
     pub const fn is_simple(&self) -> bool {
         self.plain && matches!(self.piece, Piece::Whole)
@@ -104,7 +104,7 @@ impl View {
         self.is_simple() && matches!(self.protocol, Protocol::TCP | Protocol::UDP)
     }
 
-    /// TCP RST.
+    /// Whether the packet is a TCP RST.
     #[inline(always)]
     pub const fn is_rst(&self) -> bool {
         self.tcp_flags & tcp::RST != 0
@@ -122,8 +122,8 @@ impl View {
 
     /// Reads a word of the transport header in memory order, `at` bytes into it.
     ///
-    /// VERIFIER: bytes are put together before it is known that
-    /// there are any, and then it is a pointer that is shifted.
+    /// VERIFIER: from single bytes the compiler would assemble the word before the check that they exist, and would
+    /// then shift a pointer.
     #[inline(always)]
     pub fn word<P: Packet>(&self, packet: &P, at: usize) -> Option<u32> {
         if self.plain {
@@ -158,15 +158,15 @@ impl View {
         change: Difference,
         covered: Covered,
     ) -> Option<()> {
-        // Other addresses leave the sum over an IPv4 packet as it is, for its header has a checksum of its own. The
-        // kernel counts as if that were so in both families.
+        // Changed addresses leave the sum over an IPv4 packet as it is, because the header checksum balances them. The
+        // kernel assumes the same for both families, so for IPv6 the sum must be corrected here.
         if covered == Covered::PseudoHeader && !self.v4 {
             packet.summed(change);
         }
         let udp = self.protocol == Protocol::UDP;
         if udp && covered == Covered::Payload && !packet.is_at_xdp() {
             let [.., high, low] = self.word(packet, at - 2)?.to_ne_bytes();
-            // One that is left out makes up for nothing.
+            // An absent UDP checksum balances no change.
             if [high, low] == [0; 2] {
                 packet.summed(change);
             }
