@@ -9,8 +9,7 @@ use aya_ebpf::btf_maps::{
 };
 use aya_ebpf::macros::btf_map;
 use lb_common::flow::{Held, Peer};
-use lb_common::forward::Choice;
-use lb_common::forward::Scratch;
+use lb_common::forward::{Choice, Scratch};
 
 use crate::flows::Transit;
 

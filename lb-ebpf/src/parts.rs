@@ -6,8 +6,7 @@
 use aya_ebpf::Global;
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use aya_ebpf::programs::{TcContext, XdpContext};
-use lb_common::forward::Scratch;
-use lb_common::forward::{Part, Parts, Step, parts};
+use lb_common::forward::{Part, Parts, Scratch, Step, parts};
 use lb_common::l3::L3;
 
 use crate::frame::Frame;

@@ -3,8 +3,7 @@
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
 use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
-use lb_common::forward::Scratch;
-use lb_common::forward::{Exit, Role, fast, socket, whole};
+use lb_common::forward::{Exit, Role, Scratch, fast, socket, whole};
 use lb_common::hook::Hooked as _;
 use lb_common::tables::Node as _;
 

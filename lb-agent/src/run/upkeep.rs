@@ -15,8 +15,7 @@ use crate::node::host::Frontends;
 use crate::node::listeners;
 use crate::reconcile::{Reconciler, Refusal};
 use crate::sweep::{self, Report};
-use crate::syscall::monotonic;
-use crate::syscall::{give_memory_back, unhurried};
+use crate::syscall::{give_memory_back, monotonic, unhurried};
 use crate::words;
 
 /// Shortest time between restarts for larger maps.

@@ -9,8 +9,7 @@ use std::path::Path;
 use lb_common::addr::{Ip, Protocol};
 use lb_common::bytes::{Bytes, Home, KnownRoute};
 use lb_common::event::{DropReason, Verdict};
-use lb_common::forward::whole;
-use lb_common::forward::{Next, Scratch};
+use lb_common::forward::{Next, Scratch, whole};
 use lb_common::service::{Frontend, Service};
 
 use super::Error;

@@ -6,8 +6,7 @@ use std::vec::Vec;
 
 use super::{Bytes, Datagram, Fake, Home, assert_packet_eq, wrong_checksums};
 use crate::event::{Event, Hook, Verdict};
-use crate::forward::Scratch;
-use crate::forward::{Role, egress, fast, ingress, whole};
+use crate::forward::{Role, Scratch, egress, fast, ingress, whole};
 use crate::hash;
 use crate::l3::L3;
 use crate::packet::Packet;

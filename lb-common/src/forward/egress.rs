@@ -6,8 +6,7 @@ use crate::flow::{Kind, Side};
 use crate::forward::begin::ports;
 use crate::forward::parts::{Part, Parts, refuse, touch};
 use crate::forward::rare::host;
-use crate::forward::{Next, Scratch};
-use crate::forward::{Role, Step};
+use crate::forward::{Next, Role, Scratch, Step};
 use crate::tables::Tables;
 use crate::wire::Piece;
 

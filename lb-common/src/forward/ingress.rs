@@ -3,13 +3,10 @@
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Kind, Side};
 use crate::forward::begin::ports;
-use crate::forward::exit::bypass;
-use crate::forward::exit::redirect;
-use crate::forward::exit::{self, ExitTo};
+use crate::forward::exit::{self, ExitTo, bypass, redirect};
 use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts, refuse, touch};
-use crate::forward::{Found, Role, Step};
-use crate::forward::{Next, Scratch};
+use crate::forward::{Found, Next, Role, Scratch, Step};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire::Piece;

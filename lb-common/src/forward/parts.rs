@@ -4,17 +4,11 @@
 //! the parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
 use crate::event::{PassReason, Verdict};
-use crate::forward::Scratch;
-use crate::forward::begin::first;
-use crate::forward::begin::ports;
+use crate::forward::begin::{first, ports};
 use crate::forward::exit::rewrite;
-use crate::forward::life::flows;
-use crate::forward::life::tiers;
-use crate::forward::rare::fragments;
-use crate::forward::rare::host;
-use crate::forward::rare::icmp;
-use crate::forward::rare::reject;
-use crate::forward::{Step, begin, ingress, seek};
+use crate::forward::life::{flows, tiers};
+use crate::forward::rare::{fragments, host, icmp, reject};
+use crate::forward::{Scratch, Step, begin, ingress, seek};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;

@@ -8,8 +8,7 @@ use super::question::{
 };
 use crate::manifest::{Endpoint, Service};
 use crate::rig::TARGET;
-use crate::topology::Segment;
-use crate::topology::address;
+use crate::topology::{Segment, address};
 
 /// All Services of the matrix, with their slices.
 pub fn services() -> Result<Vec<Value>> {

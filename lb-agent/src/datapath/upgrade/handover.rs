@@ -15,8 +15,7 @@ use std::io;
 use std::path::Path;
 
 use crate::datapath::detach::{brings_answers, let_go_of};
-use crate::datapath::error::Error;
-use crate::datapath::error::Failure;
+use crate::datapath::error::{Error, Failure};
 use crate::datapath::pins::{aside, is_aside, list};
 use crate::datapath::role::{Direction, Role};
 

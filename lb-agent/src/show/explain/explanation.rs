@@ -6,8 +6,7 @@ use lb_common::addr::Protocol;
 use lb_common::config::Settings;
 use lb_common::event::{Turn, Verdict};
 use lb_common::flow::Flow;
-use lb_common::forward::is_local_only;
-use lb_common::forward::{Next, Scratch};
+use lb_common::forward::{Next, Scratch, is_local_only};
 use lb_common::service::{Backend, Flags, Frontend, Service};
 use serde::Serialize;
 

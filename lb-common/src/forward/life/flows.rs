@@ -2,11 +2,9 @@
 
 use crate::addr::Protocol;
 use crate::flow::{Flow, Shown};
-use crate::forward::Found;
-use crate::forward::Scratch;
-use crate::forward::life::close;
-use crate::forward::life::tiers;
+use crate::forward::life::{close, tiers};
 use crate::forward::rare::fragments;
+use crate::forward::{Found, Scratch};
 use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Fragments, Node, Services, Touch};
 use crate::wire::{Piece, View, tcp};

@@ -8,11 +8,9 @@
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
 use crate::flow::{Entry, Flow, Kind, Side, Tuple, has_lasted};
-use crate::forward::{Next, Scratch};
+use crate::forward::{Found, Next, Scratch, begin, choose};
 use crate::packet::Packet;
 use crate::tables::{Added, Clock, Flows, Services};
-
-use crate::forward::{Found, begin, choose};
 
 /// Whether [`mend`] must look at the flow that was found for a packet.
 #[inline(always)]

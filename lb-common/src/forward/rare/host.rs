@@ -12,16 +12,14 @@ use crate::config::{Settings, address};
 use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
 use crate::forward::begin::ports;
-use crate::forward::exit::next_hop;
-use crate::forward::exit::{self, ExitTo};
+use crate::forward::exit::{self, ExitTo, next_hop};
 use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts, refuse, touch};
-use crate::forward::seek::follow;
-use crate::forward::seek::inherited;
+use crate::forward::seek::{follow, inherited};
 use crate::forward::{
-    Asker, Begin, Choice, Exit, Found, Refusal, Role, Step, choose, classify, life, ready,
+    Asker, Begin, Choice, Exit, Found, Next, Refusal, Role, Scratch, Step, choose, classify, life,
+    ready,
 };
-use crate::forward::{Next, Scratch};
 use crate::hash;
 use crate::packet::Packet;
 use crate::route::RouteResult;
