@@ -4,15 +4,30 @@
 //! holds no state, allocates nothing, calls no map and no kernel helper (`maps` only declares them);
 //! see `ARCHITECTURE.md` for the path of a packet.
 //!
-//! A module uses only modules of earlier lines, or those before it in its own line:
+//! The modules from the bottom up. A module uses only those before it in this list: `cargo test -p xtask module_order`
+//! checks this. Unit tests may use all.
 //!
-//! 1. `mix`, `layout`: the requirements on types of map entries
-//! 2. `addr`, `checksum`, `event`, `route`: values; how a packet can end
-//! 3. `service`, `flow`, `config`, `hash`, `maglev`, `maps`: the entries of the maps
-//! 4. `hook`, `packet`, `tables`: the traits through which the path reaches its surroundings
-//! 5. `wire`, `l3`, `sctp`: the headers of a packet
-//! 6. `forward`: the path itself
-//! 7. `bytes`, `fake`: packets of `explain` and of tests; tables of tests
+//! - `mix`: the mixing function of all hashes
+//! - `layout`: the requirements on types of map entries
+//! - `addr`: addresses, ports and protocols
+//! - `checksum`: changes of checksums
+//! - `event`: verdicts, their reasons, and what is counted
+//! - `route`: answers of the kernel about routes
+//! - `service`: entries of services and backends
+//! - `flow`: entries of flows
+//! - `config`: entries of settings, interfaces and addresses
+//! - `hash`: hashes of packets and the filters over them
+//! - `maglev`: slots of a set of backends
+//! - `maps`: the list of all maps
+//! - `hook`: the trait of the place where a packet is met
+//! - `packet`: the trait of its bytes
+//! - `tables`: the traits of the maps
+//! - `wire`: the headers of a packet
+//! - `l3`: packets without a link-layer header
+//! - `sctp`: changes of SCTP ports
+//! - `forward`: the path of a packet
+//! - `bytes`: a packet in memory, for `explain` and tests
+//! - `fake`: tables in memory, and the fixtures
 #![no_std]
 #![forbid(unsafe_code)]
 

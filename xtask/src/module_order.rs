@@ -1,4 +1,5 @@
-//! Holds the modules of the agent to the order that its `lib.rs` lists: each one uses only those before it.
+//! Holds the modules of the data path and of the agent to the order that each `lib.rs` lists: a module uses only those
+//! before it.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -62,16 +63,23 @@ fn names_are_found_alone_and_in_braces() {
 }
 
 #[test]
-fn modules_of_the_agent_use_only_those_listed_before_them() {
-    let agent = root().join("lb-agent/src");
-    let library = fs::read_to_string(agent.join("lib.rs")).unwrap();
+fn modules_use_only_those_listed_before_them() {
+    for sources in ["lb-common/src", "lb-agent/src"] {
+        check(sources);
+    }
+}
+
+/// Checks the modules of a library.
+fn check(sources: &str) {
+    let directory = root().join(sources);
+    let library = fs::read_to_string(directory.join("lib.rs")).unwrap();
     let order = listed(&library);
     let all: BTreeSet<&str> = order.iter().copied().collect();
-    assert_eq!(all, declared(&library), "listed at the head of lib.rs, and declared there");
+    assert_eq!(all, declared(&library), "{sources}: listed at the head of lib.rs, and declared");
     let place = |module: &str| order.iter().position(|listed| *listed == module);
     let mut upward = Vec::new();
-    for file in below(&agent, &["rs"]) {
-        let path = file.strip_prefix(&agent).unwrap().display().to_string();
+    for file in below(&directory, &["rs"]) {
+        let path = file.strip_prefix(&directory).unwrap().display().to_string();
         let is_test = path.ends_with("tests.rs") || path.contains("/tests/");
         // `main.rs` and its modules use the library as a whole.
         let Some(own) = place(word(&path)).filter(|_| !is_test) else { continue };
@@ -79,5 +87,5 @@ fn modules_of_the_agent_use_only_those_listed_before_them() {
         let above = used(&code).into_iter().filter(|used| place(used).is_some_and(|it| it > own));
         upward.extend(above.map(|used| format!("{path} uses {used}")));
     }
-    assert!(upward.is_empty(), "against the order in lb-agent/src/lib.rs:\n{}", upward.join("\n"));
+    assert!(upward.is_empty(), "against the order in {sources}/lib.rs:\n{}", upward.join("\n"));
 }
