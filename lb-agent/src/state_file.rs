@@ -21,17 +21,17 @@ pub struct StateFile {
     pub pid: u32,
     /// Time of writing, in RFC 3339.
     pub written: String,
-    /// Kinds of objects whose changes do not arrive: since when, and why.
+    /// Kinds of objects whose changes do not arrive, with the time since when and the reason.
     pub stale: BTreeMap<String, String>,
-    /// External interfaces: empty if XDP is attached and redirects, else why not.
+    /// State of XDP by external interface: empty if it is attached and redirects, else the reason why not.
     pub acceleration: BTreeMap<String, String>,
     /// Names of service ports by service id.
     pub names: BTreeMap<u32, String>,
-    /// Service ports without room, and the map that is full.
+    /// Service ports without room, with the map that is full.
     pub refused: BTreeMap<String, String>,
-    /// Service ports some of whose entries a map refused, and why.
+    /// Service ports for which a map refused entries, with the reason.
     pub unwritten: BTreeMap<String, String>,
-    /// Interfaces that are treated as those of pods and may lead outside.
+    /// Interfaces that are treated as those of pods, but may be external.
     pub ambiguous: Vec<String>,
     /// Frontends that several Services claim: the winner, then the others.
     pub conflicts: BTreeMap<String, Vec<String>>,
@@ -66,13 +66,13 @@ pub fn loopback_file(bpf_dir: &Path) -> PathBuf {
     state_file(bpf_dir).with_file_name("loopback.json")
 }
 
-/// Returns the time when a run over these pins had last programmed everything.
+/// Returns the last time when a run with this `--bpf-dir` had programmed everything.
 pub(crate) fn last_sync(bpf_dir: &Path) -> Option<Timestamp> {
     fs::read_to_string(sync_file(bpf_dir)).ok()?.trim().parse().ok()
 }
 
 impl StateFile {
-    /// Reads the last state of a run over these pins; an empty one if there is no file.
+    /// Reads the last state of a run with this `--bpf-dir`; an empty one if there is no file.
     pub fn read(bpf_dir: &Path) -> Self {
         Self::read_file(&state_file(bpf_dir))
     }
@@ -102,7 +102,7 @@ mod tests {
 
     use super::*;
 
-    /// Enough for a hundred failures of a reader that reads the state before the journal.
+    /// Number of rounds: with them, a reader that reads the state before the journal fails about a hundred times.
     const ROUNDS: u32 = 2_000;
 
     #[test]

@@ -1,4 +1,4 @@
-//! Keys and values of the maps as text.
+//! Formats keys and values of the maps as text.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,7 +6,7 @@ use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::Prefix;
 use lb_common::service::{Flags, Frontend, ServiceId};
 
-/// Returns a prefix in its usual form.
+/// Formats a prefix: `10.0.0.0/8`, `fd00::/64`.
 pub(crate) fn prefix(prefix: &Prefix) -> String {
     let ones: u32 = prefix.mask.octets().iter().map(|byte| byte.count_ones()).sum();
     // An IPv4 address is mapped into the last 32 of 128 bits.
@@ -18,7 +18,7 @@ pub(crate) fn endpoint(at: Ip, port: Port) -> SocketAddr {
     SocketAddr::new(at.into(), port.get())
 }
 
-/// Returns `TCP`, `UDP`, `SCTP`, or the number.
+/// Formats a protocol: `TCP`, `UDP`, `SCTP`, or its number.
 pub(crate) fn protocol(protocol: Protocol) -> String {
     match protocol {
         Protocol::TCP => "TCP".into(),
@@ -28,12 +28,12 @@ pub(crate) fn protocol(protocol: Protocol) -> String {
     }
 }
 
-/// Reports whether the entry is no frontend but the marker of an address, whose other ports are refused.
+/// Reports whether the entry is not a frontend but the marker of an address, whose other ports are refused.
 pub(crate) fn is_mark(frontend: &Frontend) -> bool {
     *frontend == Frontend::cluster_address(frontend.ip)
 }
 
-/// Returns a frontend: `10.96.0.1:80/TCP`, `*:30080/TCP` or `[*]:30080/TCP` for a `NodePort`, `10.96.0.1 (marker)` for
+/// Formats a frontend: `10.96.0.1:80/TCP`, `*:30080/TCP` or `[*]:30080/TCP` for a `NodePort`, `10.96.0.1 (marker)` for
 /// the marker of an address.
 pub(crate) fn frontend(frontend: &Frontend) -> String {
     let protocol = protocol(frontend.protocol);
@@ -60,14 +60,14 @@ pub(crate) fn service(id: ServiceId, name: Option<&str>) -> String {
     }
 }
 
-/// Returns a client: an address, or the cookie of a network namespace or socket, which no packet carries.
+/// Formats a client: an address, or the cookie of a network namespace or socket, which no packet carries.
 pub(crate) fn client(at: Ip) -> String {
     let [_, _, high, low] = at.words();
     let cookie = u64::from(high) << 32 | u64::from(low);
     if at == Ip::cookie(cookie) { format!("cookie:{cookie}") } else { IpAddr::from(at).to_string() }
 }
 
-/// Returns a duration: `0s`, `59s`, `3m12s`, `2h05m`.
+/// Formats a duration in seconds: `0s`, `59s`, `3m12s`, `2h05m`.
 pub(crate) fn age(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds}s"),

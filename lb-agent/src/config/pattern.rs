@@ -31,7 +31,8 @@ impl Pattern {
     }
 }
 
-/// Matches in linear time except for the last star: only that one may have to be extended.
+/// Reports whether a pattern matches a whole name. Only the last star is extended, so the time is at most proportional
+/// to the product of the two lengths.
 fn matches(pattern: &[u8], name: &[u8]) -> bool {
     let (mut p, mut n) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
@@ -46,7 +47,7 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
                 n += 1;
             }
             Some(_) | None => {
-                // Let the last star take one letter more, and compare the rest again.
+                // The last star takes one more letter, and the rest is compared again.
                 let Some((at, taken)) = star else { return false };
                 star = Some((at, taken + 1));
                 p = at + 1;

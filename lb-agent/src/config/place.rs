@@ -1,13 +1,13 @@
-//! A place in a file, which settings and problems name.
+//! A position in the configuration file, which settings and problems name.
 
 use std::fmt;
 
-/// Where something stands in a file.
+/// A position in the configuration file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
-    /// From 1; 0 when unknown.
+    /// Line, counted from 1; 0 if unknown.
     pub line: u64,
-    /// From 1; 0 when unknown.
+    /// Column, counted from 1; 0 if unknown.
     pub column: u64,
 }
 

@@ -1,15 +1,15 @@
-//! What is wrong with a configuration, and where.
+//! The problems of a configuration, with their positions in the file.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::place::Place;
 
-/// One thing that cannot be used.
+/// A value that cannot be used, or a fault of the file as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     pub place: Place,
-    /// The field, dotted; empty for the file as a whole.
+    /// Path of the field, with dots; empty for the file as a whole.
     pub field: String,
     /// The fault, and the values that are allowed.
     pub message: String,
@@ -22,20 +22,20 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Why there is no configuration.
+/// The reason why there is no configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The file cannot be read at all.
+    /// The file cannot be read.
     #[error("--config {}: {source}", file.display())]
     Unreadable { file: PathBuf, source: std::io::Error },
-    /// Fields of the file.
+    /// The file is invalid.
     #[error("--config {}: {}", file.display(), joined(problems))]
     File {
         file: PathBuf,
-        /// All that is wrong with it.
+        /// All problems of the file.
         problems: Vec<Problem>,
     },
-    /// A flag, or two that do not fit together.
+    /// A flag is invalid, or the values of flags and file do not fit together.
     #[error("{0}")]
     Flag(String),
 }

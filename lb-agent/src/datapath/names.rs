@@ -1,13 +1,13 @@
-//! Names of the layout, its directories and the programs, and the kernel's numbers of socket hooks.
+//! Names of the layout, of its directories and of the programs, and the kernel's numbers of the socket hooks.
 
-/// Name of the layout of maps and pins. It moves with every change of a shared type or a
-/// map that old programs cannot read, but for counters.
+/// Name of the layout of maps and pins. It changes when a shared type or a map changes in a way that old programs
+/// cannot read, except for counters.
 pub const LAYOUT: &str = "v6";
 
-/// The directory beside `maps` that says what the bytes in maps mean.
+/// The directory beside `maps` that records the meaning of the maps' bytes.
 pub(super) const MEANINGS: &str = "meanings";
 
-/// The socket hooks, named as the programs are.
+/// The socket hooks; their programs have the same names.
 pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];
 
 /// The tc programs.
@@ -17,16 +17,16 @@ pub const CLASSIFIERS: [&str; 6] =
 /// The tc programs of interfaces without a link-layer header.
 pub(super) const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
 
-/// The programs of the whole path, which the programs of all roles call by a tail call.
+/// The tc programs of the whole path. The programs of all roles call them by a tail call.
 pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
 
-/// The program of the whole path at XDP, which the XDP program calls by a tail call.
+/// The program of the whole path at XDP. The XDP program calls it by a tail call.
 pub const XDP_PATH: &str = "xdp_path";
 
 /// The XDP program, loaded only with `acceleration`.
 pub(super) const XDP: &str = "edge_xdp";
 
-/// A socket hook as bpf(2) numbers it.
+/// Returns the number of a socket hook in bpf(2) (`enum bpf_attach_type`).
 pub(super) fn attach_type(name: &str) -> u32 {
     match name {
         "connect4" => 10,

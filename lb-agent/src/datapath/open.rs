@@ -1,4 +1,4 @@
-//! Opens the maps of a data path for commands: without loading programs, whether an agent runs or not.
+//! Opens the maps of a data path for commands: no programs are loaded, and no agent needs to run.
 
 use std::path::{Path, PathBuf};
 
@@ -6,24 +6,25 @@ use super::pins::maps_directory;
 use super::upgrade::is_of_another_build;
 use crate::maps::{self, Maps};
 
-/// Why there are no maps to open.
+/// The reason why the maps cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// No agent ever ran here.
+    /// The directory has no pinned maps of this layout: no agent has used it, or the pins were removed.
     #[error("no data path in {0}: start one with `lb-agent run`, or give another --bpf-dir")]
     NoDatapath(PathBuf),
-    /// Maps that mean something else to us.
+    /// The maps belong to a build that gives their bytes another meaning.
     #[error(
         "{0} holds the data path of another build: use the lb-agent of that build, or start this \
          one, which replaces it"
     )]
     OtherBuild(PathBuf),
-    /// A map could not be opened.
+    /// A map cannot be opened.
     #[error(transparent)]
     Maps(#[from] maps::Error),
 }
 
-/// Opens the maps of a data path, whether an agent runs or not. An error where there is none, or one of another build.
+/// Opens the maps of a data path, whether an agent runs or not. Fails if there are none, or if they belong to another
+/// build.
 pub fn open(bpf_dir: &Path) -> Result<Maps, OpenError> {
     let maps = maps_directory(bpf_dir);
     if !maps.join("SERVICES").exists() {

@@ -1,8 +1,8 @@
-//! The pins below a `--bpf-dir`: where they are, what their names say, and how they are listed and removed.
+//! The pins below a `--bpf-dir`: their paths and the meaning of their names; lists and removes them.
 //!
 //! A layout has the directories `maps`, `programs`, `links` and `meanings`. The pin of a link is named by its interface
-//! index and its hook: bpffs refuses names with a dot, which interfaces may have. A pin whose name ends in `-old` is of
-//! an earlier run: it stays beside the one that has the name now.
+//! index and its hook: bpffs refuses names with a dot, which interfaces may have. A pin whose name ends in `-old`
+//! belongs to an earlier run: it remains for a while beside the pin that now has the name without the suffix.
 
 use std::ffi::OsString;
 use std::fs::{self, DirEntry};
@@ -13,39 +13,39 @@ use super::error::{Error, pin};
 use super::names::LAYOUT;
 use super::role::Direction;
 
-/// The end of the name of a pin whose link, of an earlier run, stays for a while.
+/// Suffix of the pin of an earlier run's link, which remains for a while.
 const ASIDE: &str = "-old";
-/// The end of the name of the pin of an XDP link.
+/// Suffix of the pin of an XDP link.
 const XDP: &str = "-xdp";
 
-/// The directory where the maps of a data path are pinned.
+/// Returns the directory where the maps of a data path are pinned.
 pub fn maps_directory(bpf_dir: &Path) -> PathBuf {
     bpf_dir.join(LAYOUT).join("maps")
 }
 
-/// The pin of the tc link of an interface.
+/// Returns the pin of the tc link of an interface.
 pub(super) fn of_device(links: &Path, index: u32, direction: Direction) -> PathBuf {
     links.join(format!("{index}-{}", direction.name()))
 }
 
-/// The pin of the XDP link of an interface.
+/// Returns the pin of the XDP link of an interface.
 pub(super) fn of_xdp(links: &Path, index: u32) -> PathBuf {
     links.join(format!("{index}{XDP}"))
 }
 
-/// The pin of what stays beside a link of ours.
+/// Returns the pin of the earlier run's link that remains beside a link of ours.
 pub(super) fn aside(link: &Path) -> PathBuf {
     let mut name: OsString = link.into();
     name.push(ASIDE);
     name.into()
 }
 
-/// Whether a pin is one of those that stay beside a link of ours.
+/// Reports whether a pin is that of an earlier run's link, beside one of ours.
 pub(super) fn is_aside(path: &Path) -> bool {
     path.to_string_lossy().ends_with(ASIDE)
 }
 
-/// Whether any device has the XDP program, as far as pins say; so it is where they cannot be read.
+/// Reports whether any interface has a pinned XDP link; true if the pins cannot be read.
 pub(super) fn has_xdp(links: &Path) -> bool {
     let is_its = |entry: io::Result<DirEntry>| {
         entry.map_or(true, |entry| entry.file_name().as_encoded_bytes().ends_with(XDP.as_bytes()))
@@ -53,12 +53,12 @@ pub(super) fn has_xdp(links: &Path) -> bool {
     fs::read_dir(links).map_or(true, |mut entries| entries.any(is_its))
 }
 
-/// Whether nothing of ours is attached yet.
+/// Reports whether no link is pinned yet; true if the directory cannot be read.
 pub(super) fn is_empty(links: &Path) -> bool {
     fs::read_dir(links).map_or(true, |mut links| links.next().is_none())
 }
 
-/// Interface indices that have a pinned link.
+/// Returns the indices of the interfaces that have a pinned link, sorted.
 pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
     let names = fs::read_dir(links).map_err(pin(links))?;
     let mut devices: Vec<u32> = names
@@ -69,7 +69,7 @@ pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
     Ok(devices)
 }
 
-/// The directories of layouts, ours and others'.
+/// Returns the directories of all layouts (`v` and a number), ours included.
 pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let is_layout = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());
@@ -81,7 +81,7 @@ pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(layouts)
 }
 
-/// What a directory holds, in the order of the names; nothing where there is no such directory.
+/// Returns the paths in a directory, sorted; empty if the directory does not exist.
 pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -93,7 +93,7 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     Ok(paths)
 }
 
-/// Removes a pin, if it is there.
+/// Removes a pin, if it exists.
 pub(super) fn remove_pin(path: &Path) -> Result<(), Error> {
     match fs::remove_file(path) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => Err(pin(path)(source)),
@@ -101,7 +101,7 @@ pub(super) fn remove_pin(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Removes a directory with everything below it, and adds each pin to those that were removed.
+/// Removes a directory with everything below it, if it exists, and adds each removed pin to `removed`.
 pub(super) fn remove(directory: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
     for path in list(directory)? {
         if path.is_dir() {

@@ -1,4 +1,4 @@
-//! Restores removed pins: the agent holds the objects, so nothing was detached meanwhile.
+//! Restores removed pins. The agent holds the pinned objects, so nothing was detached meanwhile.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -14,20 +14,21 @@ use super::{Datapath, bpffs, upgrade};
 use crate::syscall;
 
 impl Datapath {
-    /// Gives directories, maps, programs and links back the pins that they lack. Each link that lacked one is a fault.
+    /// Restores missing directories, and the missing pins of maps, programs and links. Returns a fault for each link
+    /// whose pin was missing.
     pub(super) fn restore(&mut self) -> Result<Vec<Fault>, Error> {
         if let Some(bpf_dir) = self.dir.parent()
             && !self.lock.is_of(bpf_dir)
         {
             bpffs::prepare(bpf_dir)?;
-            // Else another agent could take it, beside this one.
+            // Without the lock, a second agent could start beside this one.
             self.lock = Lock::take(bpf_dir)?;
         }
         let pins = self.programs.restore()?;
         if !self.dir.join(MEANINGS).exists() {
             upgrade::note(&self.dir)?;
         }
-        // Also where no held link lacks its pin: the next link that is made needs the directory.
+        // Needed even if no held link lacks its pin: the next new link is pinned there.
         let links = self.dir.join("links");
         fs::create_dir_all(&links).map_err(|source| Error::Pin { path: links, source })?;
         let mut faults = Vec::new();
@@ -45,14 +46,17 @@ impl Datapath {
         Ok(faults)
     }
 
-    /// Whether a link that lacks its pin is held and leads somewhere: [`Self::restore`] pins it, and nothing else is
-    /// to be made in its place. Pins may be removed while an inspection runs.
+    /// Reports whether the agent holds the link of this pin, still at its target. If the pin is missing,
+    /// [`Self::restore`] restores it, so the link must not be replaced.
+    ///
+    /// Pins may be removed while an inspection runs.
     pub(super) fn is_held(&self, path: &Path) -> bool {
         self.held.get(path).is_some_and(leads)
     }
 }
 
-/// A link whose device is gone leads nowhere; the inspection of that device takes care of it.
+/// Reports whether a link still has its target. A link whose interface is gone is left to the inspection of that
+/// interface.
 fn leads(link: &OwnedFd) -> bool {
     syscall::link_info(link.as_fd()).is_ok_and(|info| info.device() != 0)
 }

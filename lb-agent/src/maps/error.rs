@@ -1,13 +1,13 @@
-//! Errors of maps, and the helpers that name the map.
+//! Errors of maps, and helpers that add the name of the map.
 
 use std::io;
 
 use aya::maps::MapError;
 
-/// Why a map could not be opened, read or written.
+/// The reason why a map could not be opened, read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not there, not ours, or not allowed.
+    /// The map does not exist, has another shape, or refuses the access.
     #[error("map {map}")]
     Map {
         map: &'static str,
@@ -15,7 +15,7 @@ pub enum Error {
         #[source]
         source: MapError,
     },
-    /// A batch was refused.
+    /// A batch operation, or an update or removal of a single flow, failed.
     #[error("map {map}")]
     Batch {
         map: &'static str,
@@ -31,7 +31,7 @@ pub(super) fn named(map: &'static str) -> impl Fn(MapError) -> Error + Copy {
     move |source| Error::Map { map, source }
 }
 
-/// The value of a lookup, if there is one.
+/// Returns the value of a lookup; `None` if the key does not exist.
 pub(super) fn found<T>(
     looked_up: std::result::Result<T, MapError>,
     map: &'static str,

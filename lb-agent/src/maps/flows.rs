@@ -1,4 +1,4 @@
-//! Reads and changes entries of flows, while packets also write them.
+//! Reads and changes the entries of flows while packets write them too.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -48,7 +48,7 @@ impl fmt::Debug for FlowMaps<'_> {
 }
 
 impl Maps {
-    /// The maps of flows.
+    /// Returns the maps of flows.
     pub const fn flows(&self) -> FlowMaps<'_> {
         FlowMaps {
             protected: (&self.flows4, &self.flows6, [name::FLOWS4, name::FLOWS6]),
@@ -65,7 +65,7 @@ impl FlowMaps<'_> {
         }
     }
 
-    /// How many entries of answered flows there can be, of IPv4 and of IPv6.
+    /// Returns the maximum number of protected entries: for IPv4, then for IPv6.
     pub fn capacities(&self) -> Result<[u32; 2]> {
         let (map4, map6, [name4, name6]) = self.protected;
         Ok([capacity(map4, name4)?, capacity(map6, name6)?])
@@ -100,8 +100,8 @@ impl FlowMaps<'_> {
         walked.map_err(batched(name6))
     }
 
-    /// Calls `see` for every entry that `is_meant` selects, as packets find it, until it fails. There may be a million
-    /// entries, so only a hash is kept of each.
+    /// Calls `see` for every entry that `is_meant` selects, as packets find it, until `see` fails. There may be a
+    /// million entries, so only a hash of each key is kept.
     pub fn each<E: From<Error>>(
         &self,
         is_meant: impl Fn(&FlowKey, &Flow) -> bool,
@@ -116,8 +116,8 @@ impl FlowMaps<'_> {
             outcome.is_ok()
         })?;
         outcome?;
-        // A transient entry may be an older copy of a protected one. Or it became protected after that table was read,
-        // and must not be missed.
+        // A transient entry may be an older copy of a protected one. An entry that became protected after that table
+        // was read must not be missed.
         let mut outcome = Ok(());
         let mut see_transient = |key: &FlowKey, flow: &Flow| {
             if !is_meant(key, flow) || seen.contains(&hasher.hash_one(key)) {

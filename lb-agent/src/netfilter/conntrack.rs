@@ -1,4 +1,5 @@
-//! Connections in netfilter's conntrack: those it translates, which kube-proxy's rules began, and those it does not.
+//! Connections in netfilter's conntrack: those that netfilter translates, by kube-proxy's rules for example, and those
+//! that it does not.
 
 use std::io;
 
@@ -103,7 +104,7 @@ fn delete(family: u8, named: &[u8]) -> io::Result<()> {
 /// The state of a reserved connection, whose beginning netfilter did not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum State {
-    /// No packet of it will pass netfilter.
+    /// No packet of the connection will pass netfilter.
     Unseen,
     /// An open TCP connection. netfilter does not know its sequence numbers, so it must not check them.
     Open,
@@ -112,7 +113,7 @@ pub(crate) enum State {
 /// Creates a conntrack entry without translation for this many seconds: netfilter then gives the source port to no
 /// other connection to this destination.
 ///
-/// `is_new`: an existing entry is left alone. Returns false if there was one.
+/// With `is_new`, an existing entry is not changed, and the result is false.
 pub(crate) fn reserve(
     (protocol, original, state): (Protocol, &Tuple, State),
     seconds: u32,
@@ -133,7 +134,7 @@ pub(crate) fn reserve(
     }
 }
 
-/// `CTA_PROTOINFO_TCP`: established, and liberal about both windows (`struct nf_ct_tcp_flags`).
+/// Encodes `CTA_PROTOINFO_TCP`: established, and liberal about both windows (`struct nf_ct_tcp_flags`).
 fn open() -> Vec<u8> {
     const ESTABLISHED: u8 = 3;
     const LIBERAL: [u8; 2] = [8; 2];

@@ -1,4 +1,4 @@
-//! The facts about this node that do not come from its links: from the configuration, and from the Node object.
+//! The facts about this node that come from the configuration and from the Node object, not from its links.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use crate::config::{Config, DetectLocalMode, NodePortAddresses, Pattern};
 use crate::snapshot::NodeSpec;
 
-/// The two addresses of a Node object that count: the first of each family.
+/// The primary addresses of a node: the first of each family in its Node object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Primary {
     pub v4: Option<IpAddr>,
@@ -15,7 +15,7 @@ pub struct Primary {
 }
 
 impl Primary {
-    /// The primary addresses, of which a specific `bindAddress` replaces the one of its family.
+    /// Returns the primary addresses; a specific `bindAddress` replaces the address of its family.
     #[must_use]
     pub fn bound(self, config: &Config) -> Self {
         match config.bind_address.value {
@@ -26,39 +26,39 @@ impl Primary {
     }
 }
 
-/// The facts about the node beside its links.
+/// The facts about the node that do not come from its links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Identity {
     /// Addresses of the Node object; empty until it is known.
     pub addresses: Vec<IpAddr>,
-    /// The first of each family.
+    /// Primary address of each family.
     pub primary: Primary,
-    /// Where pods have their addresses: `podCIDRs` of the Node, `clusterCIDR`; empty when nobody says.
+    /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set.
     pub pod_ranges: Vec<IpNet>,
-    /// `--external-device`: these and no others.
+    /// Patterns of `--external-device`; empty if external interfaces are detected.
     pub external: Vec<Pattern>,
-    /// `--pod-device`: these and no others.
+    /// Patterns of `--pod-device`; empty if interfaces of pods are detected.
     pub pods: Vec<Pattern>,
-    /// Where `NodePorts` are served.
+    /// Addresses that serve `NodePorts`.
     pub node_ports: NodePortAddresses,
-    /// The packets that count as those of this node's pods.
+    /// Interfaces whose packets count as those of this node's pods.
     pub local_clients: LocalClients,
 }
 
-/// Devices whose packets count as those of this node's pods (contract 3.4).
+/// The interfaces whose packets count as those of this node's pods (contract 3.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalClients {
-    /// Those that lead to pods.
+    /// Interfaces of pods.
     #[default]
     PodDevices,
-    /// This bridge, and its ports.
+    /// The bridge of this name, and its ports.
     Bridge(String),
-    /// Those whose names begin so.
+    /// Interfaces whose name begins with this prefix. For a port of a bridge, the name of the bridge counts.
     Prefix(String),
 }
 
 impl LocalClients {
-    /// The clients that count as local, where devices tell.
+    /// Returns the interfaces of local clients. In the modes that detect by CIDR, they are those of pods.
     pub fn of(config: &Config) -> Self {
         match config.detect_local.value {
             DetectLocalMode::BridgeInterface => Self::Bridge(config.bridge_interface.value.clone()),
@@ -73,7 +73,7 @@ impl LocalClients {
 }
 
 impl Identity {
-    /// The node as it is known before its object is.
+    /// Makes the identity of a node whose Node object is not known yet, with the primary addresses of `before`.
     pub fn of(config: &Config, before: Primary) -> Self {
         let primary = before.bound(config);
         Self {
@@ -87,7 +87,7 @@ impl Identity {
         }
     }
 
-    /// The Node object is this now, and its addresses that count are these.
+    /// Takes over the Node object, and its primary addresses.
     pub fn learn(&mut self, config: &Config, node: &NodeSpec, primary: Primary) {
         self.addresses = node.addresses.to_vec();
         self.pod_ranges =

@@ -1,4 +1,4 @@
-//! Room in the maps: their limits, what a port lacks, and what is free or will be.
+//! Room in the maps: their limits, the entries that a port lacks, and the entries that are free or will be.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub(super) struct Lack {
     pub(super) whole: usize,
 }
 
-/// The rows, lines and source ranges that ports have, and how many there can be.
+/// The rows, lines and source ranges that ports have, and the limits of the maps.
 #[derive(Debug)]
 pub(super) struct Room {
     pub(super) limits: Limits,
@@ -91,17 +91,17 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Frees what is due. Says whether anything was.
+    /// Frees the rows and lines whose grace period is over. Returns whether there were any.
     pub(super) fn release(&mut self, now: Duration, ops: &mut Vec<Op>) -> bool {
         self.rows.release(now, ops) | self.lines.release(now)
     }
 
-    /// Whether rows or lines are waiting to become free.
+    /// Reports whether rows or lines wait to become free.
     pub(super) fn is_waiting(&self) -> bool {
         self.rows.is_waiting() || self.lines.is_waiting()
     }
 
-    /// Entries in use, beside so many of `SERVICES`.
+    /// Returns the number of entries in use, by map; `services` is that of `SERVICES`.
     pub(super) fn usage(&self, services: usize) -> Usage {
         Usage {
             services,
@@ -111,7 +111,7 @@ impl Room {
         }
     }
 
-    /// Returns the entries that are free, or will be without displacing a port.
+    /// Returns the number of entries that are free, or will be without displacing a port.
     pub(super) fn coming(
         &self,
         refusal: Refusal,
@@ -130,7 +130,7 @@ impl Room {
         }
     }
 
-    /// Whether entries are waiting to become free.
+    /// Reports whether entries of the full map wait to become free.
     pub(super) fn is_giving(&self, refusal: Refusal) -> bool {
         match refusal {
             Refusal::Backends => self.rows.is_waiting(),

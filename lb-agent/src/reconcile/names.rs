@@ -1,4 +1,4 @@
-//! The identities of service ports: given once, known by the key of the port, and counted when they come or go.
+//! The ids of service ports, by the key of the port. An id is given only once.
 
 use std::collections::BTreeMap;
 
@@ -6,41 +6,41 @@ use lb_common::service::ServiceId;
 
 use crate::plan::{PortKey, ServiceName};
 
-/// Identities by key.
+/// Service ids by the key of the port.
 #[derive(Debug)]
 pub(super) struct Names {
     ids: BTreeMap<PortKey, ServiceId>,
     next_id: ServiceId,
-    /// Counts the changes of `ids`.
+    /// Number of changes of `ids`.
     changes: u64,
-    /// Those that got their identity since somebody asked.
+    /// Ids that were given since the last [`Names::take_new`].
     new: Vec<ServiceId>,
 }
 
 impl Names {
-    /// Nobody has one yet; an earlier run gave them up to the `highest`.
+    /// Starts without ports. Ids up to `highest` belong to an earlier run and are not given again.
     pub(super) const fn after(highest: ServiceId) -> Self {
         Self { ids: BTreeMap::new(), next_id: highest + 1, changes: 0, new: Vec::new() }
     }
 
-    /// The identity of a port, if it has one.
+    /// Returns the id of a port, if it has one.
     pub(super) fn get(&self, key: &PortKey) -> Option<ServiceId> {
         self.ids.get(key).copied()
     }
 
-    /// The identity that the next new port gets.
+    /// Returns the id that the next new port gets.
     pub(super) const fn next(&self) -> ServiceId {
         self.next_id
     }
 
-    /// An identity that no port will get.
+    /// Takes an id that no port will get.
     pub(super) const fn take(&mut self) -> ServiceId {
         let id = self.next_id;
         self.next_id += 1;
         id
     }
 
-    /// Gives a port its identity, unless it has it.
+    /// Gives a port its id, unless it has one.
     pub(super) fn give(&mut self, key: &PortKey, id: ServiceId) {
         if id == self.next_id {
             self.next_id += 1;
@@ -52,26 +52,26 @@ impl Names {
         }
     }
 
-    /// Takes the identity of a port that ends.
+    /// Removes a port, and returns its id.
     pub(super) fn remove(&mut self, key: &PortKey) -> Option<ServiceId> {
         let id = self.ids.remove(key)?;
         self.changes += 1;
         Some(id)
     }
 
-    /// The ports of a Service.
+    /// Returns the keys of the ports of a Service.
     pub(super) fn of(&self, service: &ServiceName) -> Vec<PortKey> {
         let from = PortKey::first(service);
         let ports = self.ids.range(from..).map(|(key, _)| key);
         ports.take_while(|key| key.service == *service).cloned().collect()
     }
 
-    /// Counts the changes.
+    /// Returns the number of changes so far.
     pub(super) const fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Those that got their identity since this was asked last.
+    /// Returns the ids that were given since the last call.
     pub(super) fn take_new(&mut self) -> Vec<ServiceId> {
         std::mem::take(&mut self.new)
     }

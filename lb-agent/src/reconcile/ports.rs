@@ -1,4 +1,4 @@
-//! All service ports: those that are programmed, and those that an earlier run left.
+//! All service ports: the programmed ones, and those of an earlier run that no plan has claimed.
 
 use std::collections::BTreeMap;
 
@@ -10,24 +10,24 @@ use crate::plan::{PortKey, PortPlan};
 /// The order in which ports get room.
 pub(super) type Seniority = ((i64, String), PortKey);
 
-/// Ports by identity.
+/// Ports by service id.
 #[derive(Debug)]
 pub(super) struct Ports {
-    /// In boxes: half of what such a map holds is empty.
+    /// Programmed ports. They are boxed, because half of the slots of a B-tree are empty.
     programmed: BTreeMap<ServiceId, Box<Port>>,
-    /// Ports that an earlier run left and that nobody has asked for yet.
+    /// Ports of an earlier run that no plan has claimed yet.
     orphans: BTreeMap<ServiceId, Port>,
-    /// No port that is programmed is younger.
+    /// Age of the youngest port so far: no programmed port is younger.
     youngest: (i64, String),
 }
 
 impl Ports {
-    /// What an earlier run left.
+    /// Starts with the ports of an earlier run, and none of this one.
     pub(super) const fn after(orphans: BTreeMap<ServiceId, Port>) -> Self {
         Self { programmed: BTreeMap::new(), orphans, youngest: (0, String::new()) }
     }
 
-    /// The port of an identity, if it is programmed.
+    /// Returns the port of an id, if it is programmed.
     pub(super) fn get(&self, id: ServiceId) -> Option<&Port> {
         self.programmed.get(&id).map(|port| &**port)
     }
@@ -36,17 +36,17 @@ impl Ports {
         self.programmed.get_mut(&id).map(|port| &mut **port)
     }
 
-    /// All that are programmed.
+    /// Returns all programmed ports.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ServiceId, &Port)> {
         self.programmed.iter().map(|(id, port)| (*id, &**port))
     }
 
-    /// Takes out a port, or the orphan that becomes one.
+    /// Removes and returns the programmed port of an id, or else its orphan.
     pub(super) fn take(&mut self, id: ServiceId) -> Option<Box<Port>> {
         self.programmed.remove(&id).or_else(|| self.orphans.remove(&id).map(Box::new))
     }
 
-    /// Ends a port that is programmed.
+    /// Removes and returns the programmed port of an id.
     pub(super) fn remove(&mut self, id: ServiceId) -> Option<Box<Port>> {
         self.programmed.remove(&id)
     }
@@ -55,19 +55,19 @@ impl Ports {
         drop(self.programmed.insert(id, port));
     }
 
-    /// Notes the age of a port that is programmed.
+    /// Records the age of a programmed port.
     pub(super) fn note_age(&mut self, age: &(i64, String)) {
         if *age > self.youngest {
             self.youngest.clone_from(age);
         }
     }
 
-    /// Whether every port that is programmed is older, or as old.
+    /// Reports whether every programmed port is older than `age`.
     pub(super) fn are_older(&self, age: &(i64, String)) -> bool {
         *age > self.youngest
     }
 
-    /// Ports that are younger than `plan` and have some of what it lacks, and how much.
+    /// Returns the ports that are younger than `plan` and hold entries of the full map, with the number of entries.
     pub(super) fn younger(&self, plan: &PortPlan, refusal: Refusal) -> BTreeMap<Seniority, usize> {
         let mine = (&plan.age, &plan.key);
         let younger = self.programmed.values().filter(|port| port.seniority() > mine);
@@ -77,7 +77,7 @@ impl Ports {
             .collect()
     }
 
-    /// Whether an earlier run left a port of this identity.
+    /// Reports whether an earlier run left a port of this id that no plan has claimed.
     pub(super) fn has_orphan(&self, id: ServiceId) -> bool {
         self.orphans.contains_key(&id)
     }
@@ -86,7 +86,7 @@ impl Ports {
         drop(self.orphans.insert(id, port));
     }
 
-    /// Takes out what nobody has asked for.
+    /// Removes and returns the ports that no plan has claimed.
     pub(super) fn take_orphans(&mut self) -> BTreeMap<ServiceId, Port> {
         std::mem::take(&mut self.orphans)
     }

@@ -1,8 +1,8 @@
-//! Where room ends: the oldest services are served, the newest are refused by name and wait.
+//! Service ports without room: the oldest Services are served, the newest are refused by name and wait.
 //!
-//! A port that finds no room sends younger ones away, the youngest first, and comes in when theirs is free. Nobody
-//! is sent away in vain: not for a port that would not fit even then. A little room is left to those
-//! that are served already, for their changes.
+//! A port that finds no room displaces younger ports, the youngest first, and is programmed when their room is free. No
+//! port is displaced in vain, that is, for a port that would not fit even then. New ports leave some room free
+//! (`Limits::reserve`) for changes of the ports that are served already.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::plan::{PortKey, PortPlan, ServiceName};
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     plans: BTreeMap<PortKey, (Refusal, PortPlan)>,
-    /// Something became free since they were tried last.
+    /// Whether entries became free since the last retry.
     has_room: bool,
 }
 
 impl Refused {
-    /// The ports, and the reason of each.
+    /// Returns the refused ports with their reasons.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
         self.plans.iter().map(|(key, (refusal, _))| (key, *refusal))
     }
@@ -29,22 +29,22 @@ impl Refused {
         drop(self.plans.insert(plan.key.clone(), (refusal, plan)));
     }
 
-    /// A Service asks for something else now.
+    /// Removes the plans of a Service, because its desired state has changed.
     pub(super) fn forget(&mut self, service: &ServiceName) {
         self.plans.retain(|key, _| key.service != *service);
     }
 
-    /// Notes whether something became free.
+    /// Records whether entries became free.
     pub(super) const fn note(&mut self, has_room: bool) {
         self.has_room |= has_room;
     }
 
-    /// Whether a plan may find room by now.
+    /// Reports whether a refused plan may find room now.
     pub(super) fn are_due(&self) -> bool {
         self.has_room && !self.plans.is_empty()
     }
 
-    /// Takes out all plans to try them again, the oldest first; none where nothing became free.
+    /// Removes and returns all plans for a retry, the oldest first; none if nothing became free.
     fn take(&mut self) -> Vec<(Refusal, PortPlan)> {
         if !std::mem::take(&mut self.has_room) {
             return Vec::new();
@@ -58,7 +58,7 @@ impl Refused {
 }
 
 impl Reconciler {
-    /// Sends younger ports away until there will be room for `plan`, which lacks it. Says whether room is coming.
+    /// Displaces younger ports until there will be room for `plan`. Returns whether there will be.
     pub(super) fn make_room(
         &mut self,
         plan: &PortPlan,
@@ -74,19 +74,20 @@ impl Reconciler {
         }
         let own = self.names.get(&plan.key).and_then(|id| self.ports.get(id));
         let own = own.map_or(0, |port| port.holds(refusal));
-        // The youngest of all has no one to displace.
+        // The youngest port can displace no other.
         if self.ports.are_older(&plan.age) && own == 0 {
             return false;
         }
         let mut younger = self.ports.younger(plan, refusal);
         let room = coming + younger.values().sum::<usize>();
-        // Beside what is used, or in its place: a port may have to leave in order to come back changed.
+        // If the new entries do not fit beside the port's own ones, they may fit in their place: the port is removed,
+        // and programmed again later.
         let must_leave = room < needed && own > 0 && room + own >= whole;
         if !must_leave && (younger.is_empty() || room < needed) {
             return false;
         }
         let mut room = coming;
-        // One goes at least: what is free may lie in pieces that are too short.
+        // At least one port is displaced: the free lines may be in ranges that are too short.
         while let Some(((_, key), held)) = younger.pop_last() {
             self.send_away(&key, refusal, now, transaction);
             room += held;
@@ -100,7 +101,7 @@ impl Reconciler {
         true
     }
 
-    /// Takes a port's room; it is refused from now on.
+    /// Removes a port, and adds its plan to the refused ones.
     fn send_away(
         &mut self,
         key: &PortKey,
@@ -116,8 +117,8 @@ impl Reconciler {
         self.refused.insert(refusal, plan);
     }
 
-    /// Tries the refused ports again, oldest first, if something became free. While one of them waits for room
-    /// that is coming, those that are younger wait too.
+    /// Retries the refused ports, oldest first, if entries became free. While a port waits for room that will become
+    /// free, younger ones wait too.
     pub(super) fn retry(&mut self, now: Duration) -> Vec<Op> {
         let waiting = self.refused.take();
         if waiting.is_empty() {

@@ -120,7 +120,7 @@ impl Devices {
         self.attachments.count(numbers);
     }
 
-    /// Tries again what failed.
+    /// Retries failed operations.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if self.attachments.is_unfinished(is_known) {
             self.attachments.follow(ChangeSource::Retry);
@@ -147,26 +147,27 @@ impl Devices {
         self.acceleration.apply(setting, &attached.edges(view), datapath, tc_knows);
     }
 
-    /// Puts XDP on devices that waited for the settings.
+    /// Attaches XDP to the interfaces that waited for the settings.
     pub(super) fn accelerate_waiting(&mut self) {
         if self.acceleration.waits() {
             self.attach_xdp();
         }
     }
 
-    /// Where XDP is (with an empty text) or why it is not, by device; nothing when that was reported before.
+    /// Returns the state of XDP by interface, empty if attached and else the reason why not; `None` if it was reported
+    /// before.
     pub(super) fn take_acceleration(&mut self) -> Option<BTreeMap<String, String>> {
         self.acceleration.take()
     }
 
-    /// Puts right what somebody else did to our attachments. Says whether something was.
+    /// Repairs our attachments after changes by other programs. Returns whether anything was repaired.
     pub(super) fn inspect(&mut self, numbers: &Numbers) -> bool {
         let (is_repaired, decelerated) = self.attachments.inspect(&mut self.maps, numbers);
         self.acceleration.lose(decelerated);
         is_repaired
     }
 
-    /// Since when pins are missing that cannot be put back.
+    /// Returns the time since when pins are missing and cannot be restored.
     pub(super) const fn unpinned_since(&self) -> Option<Instant> {
         self.attachments.unpinned_since()
     }
@@ -201,29 +202,30 @@ impl Devices {
         }
     }
 
-    /// The node's addresses, and in which families `NodePorts` are served on all of them.
+    /// Returns the node's addresses with their flags, and whether `NodePorts` are served on all of them: for IPv4, then
+    /// for IPv6.
     pub(super) fn served(&self) -> (&BTreeMap<Ip, u32>, [bool; 2]) {
         (self.addresses.written(), self.facts.are_all_served())
     }
 
-    /// The node's own addresses, one of each family.
+    /// Returns the node's primary addresses, one of each family.
     pub(super) const fn primary(&self) -> Primary {
         self.facts.identity.primary
     }
 
-    /// Whether an address is one of the node's.
+    /// Reports whether an address is one of the node's.
     pub(super) fn is_own(&self, ip: &Ip) -> bool {
         self.addresses.written().contains_key(ip)
     }
 
-    /// Whether an address is one of the node's, as far as is known: at a first start, objects may come before the
-    /// interfaces were listed.
+    /// Reports whether an address is one of the node's, or may be: at a first start, objects may come before the
+    /// interfaces are listed.
     pub(super) fn may_be_own(&self, ip: &Ip) -> bool {
         self.addresses.written().is_empty() || self.is_own(ip)
     }
 
-    /// The node's addresses that a process may listen at: not those
-    /// of `kube-ipvs0`, where kube-proxy has every ClusterIP.
+    /// Returns the node's addresses on which a process may listen: not those of `kube-ipvs0`, where kube-proxy puts
+    /// every `ClusterIP`.
     pub(super) fn listening(&self) -> BTreeSet<Ip> {
         let Some(view) = &self.view else { return BTreeSet::new() };
         let is_left_over =

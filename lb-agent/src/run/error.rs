@@ -1,4 +1,4 @@
-//! Why a run ends: with an error, or well.
+//! The end of a run: with an error, or a regular one.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,18 +8,18 @@ use crate::manifests::ManifestsError;
 use crate::watch::client::ClientError;
 use crate::{datapath, maps};
 
-/// Why the agent could not start.
+/// The reason why the agent could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The kernel's side.
+    /// Programs, pins or links failed.
     #[error(transparent)]
     Datapath(#[from] datapath::Error),
     #[error(transparent)]
     Maps(#[from] maps::Error),
-    /// The directory of manifests.
+    /// The directory of manifests cannot be read.
     #[error(transparent)]
     Manifests(#[from] ManifestsError),
-    /// The API server's address or credentials.
+    /// The API server's address or credentials cannot be used.
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The initial sync did not complete in time.
@@ -28,7 +28,7 @@ pub enum Error {
          and may read its objects"
     )]
     NoLists(Duration),
-    /// A listener, where `bindAddressHardFail` is set.
+    /// A listener could not bind, and `bindAddressHardFail` is set.
     #[error(
         "cannot listen on {address} ({what}); unset bindAddressHardFail to retry instead of exiting"
     )]
@@ -39,16 +39,16 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// A signal handler or a namespace cookie.
+    /// A system call failed, for a signal handler or the cookie of the network namespace for example.
     #[error("system call")]
     System(#[from] io::Error),
 }
 
-/// Why a run ended well.
+/// The reason of a regular end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// Somebody said stop.
+    /// The agent received SIGTERM or SIGINT.
     Asked,
-    /// There is another configuration, or maps must be larger: begin anew.
+    /// The configuration has changed, or maps must be larger: the agent restarts.
     Changed,
 }

@@ -1,4 +1,4 @@
-//! Errors of the commands that show something.
+//! Errors of the commands that show the data path.
 
 use std::io;
 use std::net::IpAddr;
@@ -6,21 +6,21 @@ use std::net::IpAddr;
 use crate::datapath::OpenError;
 use crate::maps;
 
-/// Why there is nothing to show.
+/// The reason why a command can show nothing.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// There is no data path to ask.
+    /// The maps cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A map could not be read.
     #[error(transparent)]
     Maps(#[from] maps::Error),
-    /// Nobody has that name.
+    /// No service port has the name.
     #[error("{name}: no such service; `lb-agent service list` names all{}", .hint)]
     NoService {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
-        /// Why it may not be found, or nothing.
+        /// A possible reason why the name is not found; may be empty.
         hint: &'static str,
     },
     /// The interface does not exist.

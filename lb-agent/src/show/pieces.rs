@@ -9,7 +9,7 @@ use crate::cli::{Format, Output};
 /// The number of rows per piece: some megabytes while a table is laid out.
 const PIECE: usize = 2_048;
 
-/// The printer of such a list.
+/// The printer of a long list.
 ///
 /// If all rows fit into one piece they are sorted by their keys; otherwise they keep the order in which they came.
 pub(super) struct Pieces<'a, K, R> {
@@ -57,7 +57,7 @@ impl<'a, K: Ord, R: Row> Pieces<'a, K, R> {
 
     fn write(&mut self) -> Result<(), Error> {
         let rows: Vec<R> = self.rows.drain(..).map(|(_, row)| row).collect();
-        // Headings only above the first piece.
+        // Only the first piece has headings.
         let no_headers = self.format.no_headers || self.is_begun;
         match self.format.output {
             Output::Json => self.write_json(&rows)?,

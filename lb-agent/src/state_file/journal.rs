@@ -33,10 +33,10 @@ impl Journal {
         file.write_all(lines.concat().as_bytes())
     }
 
-    /// Sets the current names aside: the state that is written now contains them.
+    /// Moves the current names aside, because the state that is written now contains them.
     ///
-    /// They are read until [`Journal::forget`], together with those that an earlier state should have contained but
-    /// could not be written.
+    /// They are still read until [`Journal::forget`], together with the names of an earlier state that could not be
+    /// written.
     pub(crate) fn take(&self) -> io::Result<()> {
         let names = match fs::read(&self.new) {
             // No name was added.

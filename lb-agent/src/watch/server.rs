@@ -1,21 +1,21 @@
-//! Where the API server is, and why no client can be made for it: errors that say what to do.
+//! The address and credentials of the API server, and the errors of making a client. Each error names a remedy.
 
 use std::path::PathBuf;
 
 use axum::http::uri::InvalidUri;
 use kube::config::{InClusterError, KubeconfigError};
 
-/// Where the API server is and how to get in.
+/// The sources of the address and credentials of the API server.
 #[derive(Clone, Debug, Default)]
 pub struct Server {
-    /// `--kubeconfig`; without one, the service account of the pod we run in.
+    /// File of `--kubeconfig`; without it, the service account of the agent's pod is used.
     pub kubeconfig: Option<PathBuf>,
-    /// `--master`: address of the server, in place of the kubeconfig's or of the `ClusterIP` that
-    /// pods are told, which only works once somebody programs it.
+    /// Address of `--master`. It overrides that of the kubeconfig, or the `ClusterIP` in a pod's environment, which
+    /// only works once it is programmed.
     pub master: Option<String>,
 }
 
-/// Why there is no client.
+/// The reason why no client can be made.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The kubeconfig cannot be read.
@@ -28,37 +28,37 @@ pub enum ClientError {
     )]
     NoContext {
         file: PathBuf,
-        /// Its `current-context`.
+        /// Value of `current-context`.
         context: String,
-        /// The contexts that it has.
+        /// Names of the existing contexts.
         known: Vec<String>,
     },
-    /// A kubeconfig that leads to no usable client.
+    /// The kubeconfig does not result in a usable client.
     #[error("kubeconfig {}: {source}; correct its cluster and user", file.display())]
     Unusable { file: PathBuf, source: Box<kube::Error> },
-    /// A proxy that is none.
+    /// The proxy of the kubeconfig is not valid.
     #[error("proxy {0:?} is not valid; write http://, https:// or socks5://HOST:PORT")]
     Proxy(String),
-    /// The file of the token.
+    /// The file of the token cannot be read.
     #[error("token file {}: {source}; mount it, or correct the kubeconfig", file.display())]
     Token { file: PathBuf, source: std::io::Error },
-    /// Not in a pod, and no kubeconfig.
+    /// The agent does not run in a pod, and there is no kubeconfig.
     #[error("no --kubeconfig, and not in a pod: {0}; give --kubeconfig FILE or --manifests DIR")]
     NotInPod(#[source] Box<InClusterError>),
-    /// The service account leads to no usable client.
+    /// The service account does not result in a usable client.
     #[error("service account of this pod: {0}; mount its token, or give --kubeconfig FILE")]
     ServiceAccount(#[source] Box<kube::Error>),
     /// `--master` is not an address.
     #[error("--master {text}: {source}; write it as https://10.0.0.1:6443")]
     Master {
-        /// As given.
+        /// Value of the flag.
         text: String,
         source: InvalidUri,
     },
     /// `--master` lacks its scheme or host.
     #[error("--master {0}: no scheme or no host; write it as https://10.0.0.1:6443")]
     MasterParts(String),
-    /// The thread that asks a credential plugin ended.
+    /// The thread that builds the client, and may run a credential plugin, ended without a result.
     #[error("credentials could not be built: {0}")]
     Thread(#[from] tokio::task::JoinError),
 }

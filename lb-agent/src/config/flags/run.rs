@@ -55,12 +55,12 @@ pub struct Run {
 }
 
 impl Run {
-    /// The file of `--config`; as with kube-proxy, an empty name is none.
+    /// Returns the file of `--config`; `None` for an empty name, as with kube-proxy.
     pub fn config_file(&self) -> Option<&Path> {
         named(self.config.as_ref())
     }
 
-    /// The file of `--kubeconfig`, the same way.
+    /// Returns the file of `--kubeconfig`; `None` for an empty name.
     pub fn kubeconfig_file(&self) -> Option<&Path> {
         named(self.kubeconfig.as_ref())
     }
@@ -78,7 +78,7 @@ pub struct Log {
     pub v: Option<u8>,
 }
 
-/// A path that may be empty, which clap's own may not.
+/// Returns a parser of paths that accepts an empty one, which clap's own parser rejects.
 pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }

@@ -1,11 +1,11 @@
-//! The kinds of objects that are read, and an object of one of them.
+//! The supported kinds of objects, and an object of one of them.
 
 use serde::Deserialize as _;
 use serde::de::{DeserializeSeed, Deserializer};
 
 use crate::snapshot::object::{EndpointSlice, Node, Service, ServiceCidr};
 
-/// An object of a kind we read.
+/// An object of a supported kind.
 #[derive(Debug)]
 pub(in crate::manifests) enum Object {
     Service(Box<Service>),
@@ -15,7 +15,7 @@ pub(in crate::manifests) enum Object {
 }
 
 impl Object {
-    /// The kind, as manifests spell it.
+    /// Returns the `kind` field of the object.
     pub(in crate::manifests) const fn kind(&self) -> &'static str {
         match self {
             Self::Service(_) => "Service",
@@ -26,7 +26,7 @@ impl Object {
     }
 }
 
-/// The kinds we read.
+/// The supported kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Known {
     Service,
@@ -36,7 +36,7 @@ pub(super) enum Known {
 }
 
 impl Known {
-    /// The version of the kind that is read.
+    /// Returns the supported `apiVersion` of the kind.
     pub(super) const fn version(self) -> &'static str {
         match self {
             Self::Service | Self::Node => "v1",

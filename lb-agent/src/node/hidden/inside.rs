@@ -1,10 +1,10 @@
-//! Which devices inside a network namespace no program of this host serves.
+//! Finds the interfaces inside a network namespace that no program of this host serves.
 
 use super::device::{Hidden, Reason};
 use super::routes::{Route, Routes};
 use crate::node::view::{Link, LinkKind, View};
 
-/// The hidden devices of a namespace that knows ours by a number.
+/// Returns the interfaces of a namespace that no program serves. `number` is the id of our namespace in that one.
 pub(super) fn hidden(view: &View, number: i32, namespace: &str, routes: &[Route]) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
     let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
@@ -19,7 +19,7 @@ pub(super) fn hidden(view: &View, number: i32, namespace: &str, routes: &[Route]
         } else {
             return None;
         };
-        // Each netkit leads to this host: its pod expects Services there.
+        // Each netkit in mode l3 is reported: it leads to this host, so its pod expects Services there.
         let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
         let beside = has_other.then(|| Routes::by(*index, routes));
         Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })

@@ -1,11 +1,11 @@
-//! Errors of the network stack's preparation.
+//! Errors of preparing the network stack.
 
 use std::io;
 
-/// Why the stack was not prepared.
+/// The reason why the network stack could not be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// No netlink socket, or a file.
+    /// A netlink socket could not be opened, or a file could not be written.
     #[error("{0}")]
     System(&'static str, #[source] io::Error),
     /// The kernel refused a request.

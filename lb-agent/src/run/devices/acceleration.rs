@@ -1,4 +1,4 @@
-//! XDP before tc where that can be, and whether what is known of it was reported.
+//! XDP on the external interfaces that can have it, and whether its current state was reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,16 +7,16 @@ use crate::datapath::Datapath;
 use crate::node::Link;
 use crate::run::accelerator::Accelerator;
 
-/// The devices with XDP, and those without for a reason.
+/// The interfaces with XDP, and those without it for a reason.
 #[derive(Debug)]
 pub(super) struct Acceleration {
     accelerator: Accelerator,
-    /// Where XDP is, or why it is not, is another than was last shown.
+    /// Whether the state of XDP has changed since it was last reported.
     has_changed: bool,
 }
 
 impl Acceleration {
-    /// Counts the devices of an earlier run as accelerated until they are looked at.
+    /// Starts with the interfaces of an earlier run, which count as attached until they are inspected.
     pub(super) fn after(datapath: &Datapath) -> Self {
         Self { accelerator: Accelerator::after(datapath), has_changed: false }
     }
@@ -32,24 +32,24 @@ impl Acceleration {
         self.has_changed |= self.accelerator.apply(setting, edges, datapath, tc_knows);
     }
 
-    /// Devices have lost the program, and for these reasons it was not put back.
+    /// Records the interfaces that lost the program, with the reasons why it was not attached again.
     pub(super) fn lose(&mut self, decelerated: Vec<(u32, String)>) {
         for (index, why) in decelerated {
             self.has_changed |= self.accelerator.lose(index, why);
         }
     }
 
-    /// Whether some device has the program, or is to have it: tc must know.
+    /// Reports whether an interface has the program, or is about to get it. tc must then expect packets from XDP.
     pub(super) const fn may_be_on(&self) -> bool {
         self.accelerator.may_be_on()
     }
 
-    /// Whether a device waits for tc to know.
+    /// Reports whether an interface waits for tc to know.
     pub(super) const fn waits(&self) -> bool {
         self.accelerator.waits()
     }
 
-    /// Devices that XDP may send by.
+    /// Returns the indices of the interfaces that XDP may redirect to.
     pub(super) fn sending(&self) -> BTreeSet<u32> {
         self.accelerator.sending()
     }

@@ -1,4 +1,4 @@
-//! The node's addresses, and the map that has them.
+//! The node's addresses, as the map `ADDRESSES` has them.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use tracing::warn;
 
 use crate::maps::Maps;
 
-/// The addresses that the map has.
+/// The addresses that were written to the map, with their flags.
 #[derive(Debug)]
 pub(super) struct Addresses {
     written: BTreeMap<Ip, u32>,
@@ -17,7 +17,7 @@ pub(super) struct Addresses {
 }
 
 impl Addresses {
-    /// Those that an earlier run wrote.
+    /// Starts with the addresses that an earlier run wrote.
     pub(super) fn after(maps: &Maps, before: &NodeSettings) -> Result<Self, crate::maps::Error> {
         Ok(Self { written: maps.addresses()?.into_iter().collect(), own: before.own })
     }
@@ -26,7 +26,7 @@ impl Addresses {
         &self.written
     }
 
-    /// The filter of addresses that are this node's, or were.
+    /// Returns the filter of addresses that this node has or had.
     pub(super) const fn own(&self) -> AddressFilter {
         self.own
     }

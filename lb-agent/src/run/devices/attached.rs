@@ -1,4 +1,4 @@
-//! The devices that have programs, and the flags of their rows that change meanwhile: redirects by XDP, and short cuts.
+//! The interfaces that have programs, and those flags of their rows that may change later: redirect by XDP, and bypass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use crate::datapath::Role;
 use crate::maps::Maps;
 use crate::node::{Assignment, Link, View};
 
-/// The devices and the flags that the map of interfaces has beside those of each [`Assignment`], by interface index.
+/// The interfaces with programs, and the flags that their rows have besides those of the [`Assignment`]; by interface
+/// index.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     devices: BTreeMap<u32, Assignment>,
@@ -17,7 +18,7 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// Whether a device has the programs and the row of this assignment.
+    /// Reports whether an interface has the programs and the row of this assignment.
     pub(super) fn has(&self, device: &Assignment) -> bool {
         self.devices.get(&device.index) == Some(device)
     }
@@ -30,35 +31,35 @@ impl Attached {
         self.devices.remove(&index)
     }
 
-    /// Takes out the devices of which this is so.
+    /// Removes and returns the interfaces whose index fulfils `is`.
     pub(super) fn extract(&mut self, mut is: impl FnMut(u32) -> bool) -> Vec<Assignment> {
         let extracted = self.devices.extract_if(.., |index, _| is(*index));
         extracted.map(|(_, device)| device).collect()
     }
 
-    /// The devices that are none of these.
+    /// Returns the indices of all interfaces except these.
     pub(super) fn others(&self, indices: &BTreeSet<u32>) -> Vec<u32> {
         self.devices.keys().filter(|it| !indices.contains(it)).copied().collect()
     }
 
-    /// How many devices have this role.
+    /// Returns the number of interfaces with this role.
     pub(super) fn count(&self, role: Role) -> usize {
         self.devices.values().filter(|it| it.role == role).count()
     }
 
-    /// The links of interfaces to the outside.
+    /// Returns the links of the external interfaces, those without a link-layer header included.
     pub(super) fn edges<'a>(&self, view: &'a View) -> Vec<&'a Link> {
         let is_edge = |role| matches!(role, Role::Edge | Role::L3);
         let edges = self.devices.values().filter(|device| is_edge(device.role));
         edges.filter_map(|device| view.links.get(&device.index)).collect()
     }
 
-    /// The row of a device is removed, or written without these flags.
+    /// Forgets the written flags of an interface. Call it when its row is removed, or written without them.
     pub(super) fn forget_flags(&mut self, index: u32) {
         self.flags.remove(&index);
     }
 
-    /// Writes which interfaces take redirected frames, and at which packets may bypass the stack.
+    /// Writes for each interface whether it takes redirected frames, and whether its packets may bypass the stack.
     pub(super) fn write_flags(
         &mut self,
         sending: &BTreeSet<u32>,
@@ -74,7 +75,7 @@ impl Attached {
     }
 }
 
-/// Writes the flags of an interface where they changed.
+/// Writes the flags of an interface if they changed.
 fn write(flags: &mut BTreeMap<u32, u32>, maps: &mut Maps, assignment: &Assignment, wanted: u32) {
     let Assignment { index, name, device, .. } = assignment;
     let written = flags.get(index).copied().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! The programs on interfaces: attaches and detaches them, and handles changes that others made to them.
+//! The programs on interfaces: attaches and detaches them, and repairs changes by other programs.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -19,29 +19,29 @@ use crate::run::error::Error;
 use crate::run::newcomers::Newcomers;
 use crate::syscall::device_name;
 
-/// The attachments, and what hinders those that should be there.
+/// The attachments, and the problems of those that are missing.
 #[derive(Debug)]
 pub(super) struct Attachments {
     datapath: Datapath,
     attached: Attached,
-    /// The source of the news of interfaces.
+    /// Source of the current change of interfaces, for the metrics.
     source: ChangeSource,
-    /// Devices that another thread attaches before this one knows of them.
+    /// Interfaces of new pods that a separate thread attaches.
     newcomers: Arc<Newcomers>,
-    /// Devices that took no programs.
+    /// Interfaces to which programs could not be attached.
     failed: Failures,
-    /// Another layout's programs serve: nothing is attached before ours have everything.
+    /// Whether another layout's programs still serve. Nothing is attached before all Services are in our maps.
     is_held: bool,
-    /// The links of an earlier run were compared with the wanted ones.
+    /// Whether the links and rows of an earlier run were compared with the wanted ones.
     is_pruned: bool,
-    /// The problems that the last inspection found and could not put right for good.
+    /// Problems from the last inspection: faults that are not repaired, or that recur.
     problems: Vec<String>,
-    /// Since when pins are missing that cannot be put back.
+    /// Time since when pins are missing and cannot be restored.
     unpinned: Option<Instant>,
 }
 
 impl Attachments {
-    /// Takes over what an earlier run attached.
+    /// Takes over the data path, and starts the thread for interfaces of new pods.
     pub(super) fn after(
         mut datapath: Datapath,
         views: watch::Receiver<Shown>,
@@ -60,22 +60,22 @@ impl Attachments {
         })
     }
 
-    /// What attaches, and what is attached.
+    /// Returns the data path and the interfaces with programs, both mutable.
     pub(super) const fn parts(&mut self) -> (&mut Datapath, &mut Attached) {
         (&mut self.datapath, &mut self.attached)
     }
 
-    /// Another set of handles to the maps.
+    /// Opens another set of handles to the maps.
     pub(super) fn maps(&self) -> Result<Maps, Error> {
         Ok(self.datapath.maps()?)
     }
 
-    /// The next changes are seen by this.
+    /// Sets the source of the next changes.
     pub(super) const fn follow(&mut self, source: ChangeSource) {
         self.source = source;
     }
 
-    /// Brings the attachments up to date. Programs that an earlier run attached are taken off only when the Node is
+    /// Brings the attachments up to date. Programs that an earlier run attached are only detached when the Node is
     /// known.
     pub(super) fn apply(
         &mut self,
@@ -89,7 +89,8 @@ impl Attachments {
         {
             warn!(error = %crate::chain(&error), "some entries of the previous layout were not copied yet; retrying");
         }
-        // New interfaces first: a pod without programs loses packets, a vanished one costs nothing.
+        // New interfaces come first: packets of a pod without programs reach no Service, while an interface that is
+        // gone costs nothing.
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
         for device in wanted {
             if !self.attached.has(&device) && !self.newcomers.keeps(&device) {
@@ -100,27 +101,27 @@ impl Attachments {
             self.detach(index, maps);
         }
         self.attach_made_anew(maps, numbers);
-        // One that vanished while it was being attached may have one of its two links.
+        // An interface that disappeared while it was being attached may have one of its two links.
         let others = [self.failed.take_others(&indices), self.newcomers.take_others(&indices)];
         for index in others.concat() {
             if let Err(error) = self.forget(index, maps) {
                 warn!(index, error, "removing the interface failed");
             }
         }
-        // Roles depend on the Node's addresses: without them a served interface could seem to be no external one.
+        // Roles depend on the Node's addresses: without them, an external interface may not be recognized as one.
         if is_known && !self.is_pruned {
             self.prune(&indices, maps);
         }
     }
 
-    /// Lets the thread of new pods attach, once nothing of an earlier run is beside ours.
+    /// Lets the thread for new pods attach interfaces, once no program of an earlier run remains beside ours.
     pub(super) fn open(&self, identity: &Identity) {
         if self.is_pruned && self.datapath.is_alone() {
             self.newcomers.open(identity);
         }
     }
 
-    /// Shows how many interfaces have programs.
+    /// Sets the metrics of interfaces with programs.
     pub(super) fn count(&self, numbers: &Numbers) {
         let [pods, edges] = &numbers.devices;
         Numbers::set(pods, self.attached.count(Role::Pod) + self.newcomers.count());
@@ -150,7 +151,7 @@ impl Attachments {
             Err(error) => {
                 let error = crate::chain(&error);
                 if self.failed.note(device.index, &device.name, &error, Instant::now()) {
-                    // A pod that ended before its turn is nobody's fault.
+                    // A pod that ended before its interface was attached is no fault, so no warning.
                     if device_name(device.index).is_none() {
                         debug!(
                             device = device.name,
@@ -167,7 +168,8 @@ impl Attachments {
         }
     }
 
-    /// Attaches programs to the devices that were made anew with their index. New ones come before them: each is asked.
+    /// Attaches programs to the interfaces that were recreated with the same index. It comes after new interfaces,
+    /// because it checks every interface.
     fn attach_made_anew(&mut self, maps: &mut Maps, numbers: &Numbers) {
         for device in self.attached.extract(|index| self.datapath.forget_if_another(index)) {
             self.attach(device, maps, numbers);
@@ -184,7 +186,7 @@ impl Attachments {
         }
     }
 
-    /// Takes off the links and the row of a device, each whatever becomes of the other.
+    /// Removes the links and the row of an interface. A failure of one does not keep the other.
     fn forget(&mut self, index: u32, maps: &mut Maps) -> Result<(), String> {
         self.attached.forget_flags(index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
@@ -193,7 +195,7 @@ impl Attachments {
         detached.and(removed)
     }
 
-    /// Takes off what an earlier run attached to devices that are gone or something else now.
+    /// Removes an earlier run's links and rows of interfaces that are gone or no longer served.
     fn prune(&mut self, indices: &BTreeSet<u32>, maps: &mut Maps) {
         match self.forget_others(indices, maps) {
             Ok(()) => self.is_pruned = true,
@@ -212,14 +214,14 @@ impl Attachments {
         Ok(self.datapath.retain(indices)?)
     }
 
-    /// Puts right what somebody else did to our attachments. Returns whether something was, and the devices that have
-    /// lost the XDP program with the reason why it was not put back.
+    /// Repairs our attachments after changes by other programs. Returns whether anything was repaired, and the
+    /// interfaces that lost the XDP program, with the reason why it was not attached again.
     pub(super) fn inspect(
         &mut self,
         maps: &mut Maps,
         numbers: &Numbers,
     ) -> (bool, Vec<(u32, String)>) {
-        // Their links are no fault that somebody made.
+        // The missing links of a recreated interface are not a fault that another program caused.
         self.attach_made_anew(maps, numbers);
         let Findings { repaired, failed, decelerated, problems, is_unpinned } =
             self.datapath.inspect();
@@ -236,32 +238,34 @@ impl Attachments {
         (!repaired.is_empty(), decelerated)
     }
 
-    /// Since when pins are missing that cannot be put back.
+    /// Returns the time since when pins are missing and cannot be restored.
     pub(super) const fn unpinned_since(&self) -> Option<Instant> {
         self.unpinned
     }
 
-    /// The problems of interfaces that take no programs, and of attachments, for an operator.
+    /// Returns the problems of interfaces without their programs, and of attachments, for operators.
     pub(super) fn problems(&self) -> Vec<String> {
         [self.failed.problems(Instant::now()).as_slice(), &self.problems].concat()
     }
 
-    /// Whether every device that should has its programs, or has refused them for long, and nothing else has.
+    /// Reports whether every interface that should have programs has them, or has refused them for long, and no other
+    /// has.
     pub(super) fn is_complete(&self) -> bool {
         self.is_pruned && self.failed.are_old(Instant::now())
     }
 
-    /// Whether something is to be tried again.
+    /// Reports whether [`Attachments::apply`] must be called again without a change.
     pub(super) fn is_unfinished(&self, is_known: bool) -> bool {
         self.newcomers.count() > 0 || !self.failed.is_empty() || (is_known && !self.is_pruned)
     }
 
-    /// Whether another layout's programs serve still.
+    /// Reports whether another layout's programs still serve.
     pub(super) const fn is_held(&self) -> bool {
         self.is_held
     }
 
-    /// Everything is programmed: what another layout served is served by ours from now on.
+    /// Replaces the socket hooks of another layout, and lets programs be attached to interfaces. Call it once
+    /// everything is programmed.
     pub(super) fn switch(&mut self, cgroup: &Path) {
         match self.datapath.attach_sockets(cgroup) {
             Ok(()) => {
@@ -274,8 +278,8 @@ impl Attachments {
         }
     }
 
-    /// Copies entries that went into maps of an earlier run while programs were replaced, and removes that run's programs.
-    /// False where something of that run is left, to be tried again.
+    /// Copies the entries that packets wrote into an earlier run's maps while programs were replaced, and removes that
+    /// run's programs. Returns false if something remains, to be retried.
     pub(super) fn finish_upgrade(&mut self) -> bool {
         let finished = self.datapath.finish_upgrade();
         if let Err(error) = &finished {

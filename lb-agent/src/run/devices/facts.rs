@@ -1,4 +1,5 @@
-//! The facts about this node beside its interfaces: from the configuration, the Node object and an earlier run.
+//! The facts about this node that do not come from its interfaces: from the configuration, the Node object and an
+//! earlier run.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use crate::run::error::Error;
 use crate::snapshot::NodeSpec;
 use crate::syscall::netns_cookie;
 
-/// The facts by which roles, addresses and settings are decided.
+/// The facts that decide roles, addresses and settings.
 #[derive(Debug)]
 pub(super) struct Facts {
     pub(super) config: Arc<Config>,
@@ -21,14 +22,15 @@ pub(super) struct Facts {
     pub(super) netns_cookie: u64,
     /// Sources that count as pods of this node; an earlier run's until the Node object is known.
     pub(super) local: [Prefix; 2],
-    /// Where pods of the cluster have their addresses; an earlier run's until the Node object is known.
+    /// Networks of the cluster's pods; an earlier run's until the Node object is known.
     pub(super) pods: [Prefix; 2],
-    /// [`NodeSettings::secret`]. It is as old as the maps, so that all fragments of a datagram are treated alike.
+    /// [`NodeSettings::secret`]. A restart with the same maps keeps it, so that all fragments of a datagram are treated
+    /// alike.
     pub(super) secret: u32,
 }
 
 impl Facts {
-    /// Until the Node object is known, the node is what an earlier run took it for.
+    /// Starts with the addresses and prefixes of an earlier run, until the Node object is known.
     pub(super) fn after(before: &NodeSettings, config: Arc<Config>) -> Result<Self, Error> {
         let primary = Primary { v4: address(before.address4), v6: address(before.address6) };
         Ok(Self {
@@ -41,20 +43,21 @@ impl Facts {
         })
     }
 
-    /// The Node object is this now, and its addresses that count are these.
+    /// Takes over the Node object, and its primary addresses.
     pub(super) fn learn(&mut self, node: &NodeSpec, (v4, v6): (Option<IpAddr>, Option<IpAddr>)) {
         self.identity.learn(&self.config, node, Primary { v4, v6 });
         self.local = self.config.local(Some(node));
         self.pods = self.config.pods(Some(node));
     }
 
-    /// Whether packets of known flows bypass the stack. Packets that are masqueraded at pods' devices do not.
+    /// Reports whether packets of known flows may bypass the stack. They may not with kube-proxy's masquerade, which
+    /// happens at the interfaces of pods.
     pub(super) fn has_short_cuts(&self) -> bool {
         self.config.short_cuts.value == ShortCuts::On
             && self.config.masquerade.value != Masquerade::KubeProxy
     }
 
-    /// In which families `NodePorts` are served on all addresses of the node.
+    /// Reports whether `NodePorts` are served on all addresses of the node: for IPv4, then for IPv6.
     pub(super) fn are_all_served(&self) -> [bool; 2] {
         let Primary { v4, v6 } = self.identity.primary;
         let all = |family, primary| self.identity.node_ports.is_all(family, primary);
@@ -62,7 +65,7 @@ impl Facts {
     }
 }
 
-/// An address of the tables, unless it is none.
+/// Returns an address from the settings; `None` if it is unspecified.
 pub(in crate::run) fn address(ip: Ip) -> Option<IpAddr> {
     (ip != Ip::UNSPECIFIED).then(|| IpAddr::from(ip))
 }

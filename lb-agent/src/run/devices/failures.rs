@@ -1,10 +1,10 @@
-//! Interfaces that refuse their programs: since when, and why.
+//! Interfaces to which programs cannot be attached, with the time of the first failure and the last error.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Time after which an operator is told of an interface that refuses its programs, and the others no longer wait for
-/// it. It is retried every second for as long as it exists.
+/// Time after which a failing interface is reported to operators, and the others no longer wait for it. It is retried
+/// every second for as long as it exists.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The failing interfaces, by index.

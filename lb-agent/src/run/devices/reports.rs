@@ -1,4 +1,4 @@
-//! Reports interfaces that are not served, or perhaps wrongly; each is logged once.
+//! Reports of interfaces that are not served, or whose role may be wrong. Each is logged once.
 
 use tracing::warn;
 
@@ -30,7 +30,7 @@ impl Reports {
 
     /// Replaces earlier reports, and logs the new ones.
     pub(super) fn replace(mut self, earlier: &mut Self) {
-        // Found at other times than the rest.
+        // These reports are made at other times than the rest.
         self.hidden = std::mem::take(&mut earlier.hidden);
         for device in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
             warn!(

@@ -10,7 +10,7 @@ use crate::node::addresses;
 use crate::node::settings::{HAIRPIN4, HAIRPIN6, ports_of_translated_sources};
 
 impl Devices {
-    /// The settings as the node is now. Every field is named here, so that none is forgotten.
+    /// Returns the settings for the current state of the node. Every field is named here, so that none is forgotten.
     pub(in crate::run) fn settings(&self) -> NodeSettings {
         let facts = &self.facts;
         let bypasses = if facts.has_short_cuts() { Settings::BYPASSES } else { 0 };
@@ -19,7 +19,7 @@ impl Devices {
         let primary = facts.identity.primary;
         let address = |ip: Option<IpAddr>| ip.map_or(Ip::UNSPECIFIED, Ip::from);
         let mut own = self.addresses.own();
-        // An address is in the filter before programs come that must know which answers are to this node.
+        // An address must be in the filter before programs use it to recognize answers to this node.
         if let Some(view) = &self.view {
             for ip in addresses(view, &facts.identity).keys() {
                 own.add(ip);
