@@ -4,12 +4,13 @@
 //! binary. `LB_AGENT_BEFORE` names one that is used for the first start: with it, a test that restarts an agent tests
 //! an upgrade.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::control_plane::ServiceAccount;
 use crate::http;
@@ -137,6 +138,13 @@ impl Agent {
         self.stop()?;
         self.is_hushed = true;
         Ok(())
+    }
+
+    /// Stops the agent and removes its data path and its log: the next agent of the node starts on a clean node.
+    pub fn clear(mut self) -> Result<()> {
+        self.stop_quietly()?;
+        drop(self.command(&["cleanup"])?);
+        fs::remove_file(&self.log).with_context(|| format!("log {}", self.log.display()))
     }
 
     /// Waits until the agent ends by itself. Fails unless its exit code is 1 and the last line of its log contains all

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use crate::agent::Source;
 use crate::control_plane::{self, ControlPlane, Options};
-use crate::rig::{IMPATIENT, Rig, matrix, servers, until_within};
+use crate::rig::{Rig, longer, matrix, servers, until_within};
 use crate::topology::{Family, Member, Node, Segment, Shape, Topology};
 use crate::traffic::{Answer, Ask, Failure};
 use crate::wait::wait_until_ok;
@@ -17,11 +17,13 @@ use crate::wait::wait_until_ok;
 mod lasting;
 mod outage;
 mod service;
+mod shared;
 mod traffic;
 
 pub use lasting::{Lasting, Sizes};
 pub use outage::{Outage, is_soon};
 pub use service::{Published, slices_of};
+pub use shared::Shared;
 pub use traffic::Traffic;
 
 /// The deadline for a change to reach packets from kubectl through controllers and agents, on a machine that also
@@ -116,8 +118,10 @@ pub fn askers<'a>(rig: &'a Rig, service: &Published) -> Result<Vec<(&'a Member, 
 /// Waits until `from` gets answers from exactly these servers.
 pub fn until_answered_by(from: &Member, ask: Ask, expected: &[&str]) -> Result<()> {
     let what = format!("{} asks {} by {}: {expected:?}", from.name(), ask.to, ask.protocol);
+    let mut within = 0;
     wait_until_ok(SOON, &what, || {
-        let question = ask.within(IMPATIENT);
+        within = longer(within);
+        let question = ask.within(within);
         // One question before the others: thirty questions that time out would take long.
         drop(from.peer().ask(question)?);
         let found = servers(from, question, QUESTIONS)?;

@@ -1,8 +1,8 @@
 //! A real Kubernetes control plane for one test: etcd, kube-apiserver and kube-controller-manager.
 //!
-//! It has its own network namespace and directory, and answers within seconds. It ends with its value or with the
-//! thread that started it, whichever comes first. There are no kubelets: the test writes Node and Pod objects, and the
-//! real controllers act on them.
+//! It has its own network namespace and directory, and answers within seconds. It ends with its value or with the test
+//! process, whichever comes first. There are no kubelets: the test writes Node and Pod objects, and the real controllers
+//! act on them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -26,7 +26,7 @@ pub(crate) use account::{CLAIM, PLACE as SERVICE_ACCOUNT};
 use kubectl::Kubectl;
 pub use objects::{Node, Pod};
 use site::Site;
-pub(crate) use site::home;
+pub use site::home;
 
 use crate::process::{Home, Program, run};
 use crate::wait::{try_wait_until, wait_until_ok};
@@ -125,7 +125,7 @@ impl ControlPlane {
     }
 
     /// Returns the home of the control plane's processes.
-    pub(crate) const fn home(&self) -> &Home {
+    pub const fn home(&self) -> &Home {
         &self.site.home
     }
 

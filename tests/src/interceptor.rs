@@ -58,11 +58,11 @@ struct Shared {
 
 impl Interceptor {
     /// Intercepts this control plane, which lives in the namespace `netns`, at another port of its address.
-    pub fn start(control_plane: &ControlPlane, netns: &str) -> Result<Self> {
-        let address = SocketAddr::new(control_plane.address().ip(), 7_443);
+    pub fn start(control_plane: &ControlPlane, netns: &str, port: u16) -> Result<Self> {
+        let address = SocketAddr::new(control_plane.address().ip(), port);
         let real = control_plane.kubeconfig();
         let text = fs::read_to_string(&real).with_context(|| real.display().to_string())?;
-        let kubeconfig = real.with_file_name("kubeconfig-intercepted.yaml");
+        let kubeconfig = real.with_file_name(format!("kubeconfig-intercepted-{port}.yaml"));
         let (from, to) =
             (format!("https://{}", control_plane.address()), format!("http://{address}"));
         fs::write(&kubeconfig, text.replace(&from, &to))?;

@@ -7,8 +7,6 @@ use std::thread;
 use anyhow::Result;
 
 /// Runs all closures, each on a thread of its own. Returns their results in order, or the first error.
-///
-/// The closures must not start processes, because a process ends with the thread that started it.
 pub fn join_all<T: Send>(
     all: impl IntoIterator<Item = impl FnOnce() -> Result<T> + Send>,
 ) -> Result<Vec<T>> {

@@ -12,8 +12,8 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::process::{ensure_root, run};
 
-/// The directory where `ip netns` keeps names.
-pub(crate) const NAMES: &str = "/run/netns";
+/// The directory where `ip netns` keeps a file for each named namespace.
+pub const NAMES: &str = "/run/netns";
 
 /// A network namespace of a test, with its loopback interface up.
 #[derive(Debug)]

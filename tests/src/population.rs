@@ -87,8 +87,12 @@ fn until_known(control_plane: &ControlPlane, last: u32) -> Result<()> {
     Ok(())
 }
 
-/// A slice of a Service without selector, as a client writes it without the controller.
-pub(crate) fn slice(
+/// Returns the `EndpointSlice` of a Service without selector, with one port, [`TARGET`], and ready IPv4 backends.
+///
+/// # Errors
+///
+/// If the JSON does not match the API types.
+pub fn slice(
     service: &str,
     (port, protocol): (&str, &str),
     backends: &[String],

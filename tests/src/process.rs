@@ -1,8 +1,8 @@
 //! Child processes of a host: in its network namespace and its cgroup, with all mounts of this process.
 //!
 //! `ip netns exec` would mount a fresh `/sys` and hide bpffs and cgroups; here the child moves itself into the
-//! namespace before it executes the program. The kernel kills it when the *thread* that started it ends, so no process
-//! outlives its test.
+//! namespace before it executes the program. The kernel kills it when the *thread* that started it ends. One thread
+//! starts all of them (`starter`) and runs as long as the test process, so no process outlives the tests of its file.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -22,6 +22,10 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, geteuid};
+
+mod starter;
+
+pub(crate) use starter::start;
 
 use crate::control_plane::SERVICE_ACCOUNT;
 use crate::netns::run_in;
@@ -114,12 +118,9 @@ impl Program {
             .append(true)
             .open(log)
             .with_context(|| format!("log {}", log.display()))?;
-        let child = command
-            .stdin(Stdio::null())
-            .stdout(output.try_clone()?)
-            .stderr(output)
-            .spawn()
-            .with_context(|| format!("{name}: {}", command.get_program().display()))?;
+        let program = PathBuf::from(command.get_program());
+        command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
+        let child = start(command).with_context(|| format!("{name}: {}", program.display()))?;
         Ok(Self { name: name.to_owned(), child, log: log.to_owned() })
     }
 
@@ -237,8 +238,9 @@ fn ended_within(longest: Duration, command: &mut Command, input: &str) -> Result
     })
 }
 
-/// Runs a tool to its end; the error of a failure contains its whole output. `input` is its standard input.
-pub(crate) fn run(command: &mut Command, input: &str) -> Result<String> {
+/// Runs a tool to its end and returns its standard output; the error of a failure contains its whole output. `input` is
+/// its standard input.
+pub fn run(command: &mut Command, input: &str) -> Result<String> {
     let output = output(command, input)?;
     let said = String::from_utf8_lossy(&output.stdout);
     if !output.status.success() {

@@ -13,7 +13,7 @@ use crate::wait::{wait_until, wait_until_ok};
 mod asking;
 mod shared;
 
-pub(crate) use asking::IMPATIENT;
+pub(crate) use asking::longer;
 pub use asking::{
     all_dropped, answered_by, ask, askers, different_servers, dropped, matrix, refused, servers,
     until, until_within,
@@ -94,6 +94,16 @@ impl Rig {
     pub fn take_agent(&mut self, index: usize) -> Result<Agent> {
         ensure!(index < self.agents.len(), "no agent {index}");
         Ok(self.agents.remove(index))
+    }
+
+    /// Gives an agent back to the rig, after the agents that the rig has.
+    pub fn give_agent(&mut self, agent: Agent) {
+        self.agents.push(agent);
+    }
+
+    /// Stops all agents, and removes their data paths and logs.
+    pub fn clear_agents(&mut self) -> Result<()> {
+        self.agents.drain(..).try_for_each(Agent::clear)
     }
 
     /// Returns the topology.

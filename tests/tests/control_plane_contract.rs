@@ -41,7 +41,8 @@ fn rules_beside_the_matrix_are_as_the_contract_says() -> Result<()> {
 
 /// Runs all steps in parallel worlds.
 fn rules(setups: &[Setup], account: &Account) -> Result<()> {
-    let server = SharedApiServer::start()?;
+    // The steps change the objects, so no later test gets this control plane.
+    let server = SharedApiServer::take_over()?;
     server.publish(&services()?)?;
     let steps = steps()?;
     let barrier = Barrier::new(setups.len() + 1);
@@ -67,7 +68,7 @@ fn rules(setups: &[Setup], account: &Account) -> Result<()> {
 
 #[test]
 fn node_ports_are_served_where_the_list_says() -> Result<()> {
-    let server = SharedApiServer::start()?;
+    let server = SharedApiServer::take_over()?;
     server.publish(&services()?)?;
     let plain = [(Proxy::KubeProxy(Mode::Nftables), ""), (Proxy::Ours, "")];
     let with = campaign::size(&[][..], &SETTINGS).iter();
@@ -89,6 +90,7 @@ fn node_ports_are_served_where_the_list_says() -> Result<()> {
         }
     };
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    server.leave();
     judge(account, "NodePorts at addresses of a list")
 }
 

@@ -36,8 +36,10 @@ fn one_service(cluster: &Cluster, first: Family, second: Family) -> Result<()> {
     ))?;
     let [own]: [String; 1] =
         addresses(cluster, &name)?.try_into().map_err(|all| anyhow::anyhow!("{all:?}"))?;
-    is_answered(cluster, &name, first, &own)?;
-    is_not_answered(cluster, &name, second, None)?;
+    // A Service keeps its NodePorts when its families change.
+    let ports = node_ports(cluster, &name)?;
+    is_answered(cluster, ports, first, &own)?;
+    is_not_answered(cluster, ports, second, None)?;
     // A load in the first family, which must lose nothing in all of the following.
     let question = Ask::tcp(socket(&own)?);
     let loads = [true, false]
@@ -47,14 +49,15 @@ fn one_service(cluster: &Cluster, first: Family, second: Family) -> Result<()> {
         let all = addresses(cluster, &name)?;
         let [kept, other] = all.as_slice() else { anyhow::bail!("{policy}: {all:?}") };
         ensure!(*kept == own, "{policy}: {kept} instead of {own}");
-        is_answered(cluster, &name, first, kept)?;
-        is_answered(cluster, &name, second, other)?;
+        is_answered(cluster, ports, first, kept)?;
+        is_answered(cluster, ports, second, other)?;
     }
     let gone = addresses(cluster, &name)?.pop().context("no address")?;
     set(cluster, &name, "SingleStack")?;
     ensure!(addresses(cluster, &name)? == [own.clone()], "an address of the other family is left");
-    is_not_answered(cluster, &name, second, Some(&gone))?;
-    is_answered(cluster, &name, first, &own)?;
+    is_not_answered(cluster, ports, second, Some(&gone))?;
+    is_answered(cluster, ports, first, &own)?;
+    ensure!(node_ports(cluster, &name)? == ports, "other NodePorts than {ports:?}");
     for load in loads {
         drop(load?.finish_without_loss()?);
     }
@@ -83,13 +86,12 @@ fn socket(address: &str) -> Result<std::net::SocketAddr> {
 }
 
 /// Checks the `ClusterIP` from a pod, and the `NodePort` of both nodes from the external client.
-fn is_answered(cluster: &Cluster, name: &str, family: Family, address: &str) -> Result<()> {
+fn is_answered(cluster: &Cluster, ports: [u16; 2], family: Family, address: &str) -> Result<()> {
     let rig = cluster.rig();
-    for protocol in Protocol::ALL {
+    for (protocol, port) in Protocol::ALL.into_iter().zip(ports) {
         let question = Ask::new(protocol, socket(address)?);
         until_answered_by(rig.pod(0, 0)?, question, &["pod-b2"])?;
         for node in rig.topology().nodes() {
-            let port = node_port(cluster, name, protocol)?;
             let question = Ask::new(protocol, node.addresses().socket(family, port));
             until_answered_by(rig.client(), question, &["pod-b2"])?;
         }
@@ -99,12 +101,12 @@ fn is_answered(cluster: &Cluster, name: &str, family: Family, address: &str) -> 
 
 fn is_not_answered(
     cluster: &Cluster,
-    name: &str,
+    ports: [u16; 2],
     family: Family,
     address: Option<&str>,
 ) -> Result<()> {
     let rig = cluster.rig();
-    for protocol in Protocol::ALL {
+    for (protocol, port) in Protocol::ALL.into_iter().zip(ports) {
         if let Some(address) = address {
             until(
                 rig.pod(0, 0)?,
@@ -112,7 +114,6 @@ fn is_not_answered(
                 Result::is_err,
             )?;
         }
-        let port = node_port(cluster, name, protocol)?;
         let question = Ask::new(protocol, rig.node(0)?.addresses().socket(family, port));
         until(rig.client(), question.within(500), Result::is_err)?;
         ensure!(ask(rig.client(), question.within(500)).is_err(), "{question:?} is answered");
@@ -120,7 +121,9 @@ fn is_not_answered(
     Ok(())
 }
 
-fn node_port(cluster: &Cluster, name: &str, protocol: Protocol) -> Result<u16> {
-    let path = format!("{{.spec.ports[?(@.protocol==\"{}\")].nodePort}}", protocol.name());
-    Ok(field(cluster, name, &path)?.trim().parse()?)
+/// Returns the NodePorts of the Service, in the order of its ports, which is that of [`Protocol::ALL`].
+fn node_ports(cluster: &Cluster, name: &str) -> Result<[u16; 2]> {
+    let said = field(cluster, name, "{.spec.ports[*].nodePort}")?;
+    let ports = said.split_whitespace().map(str::parse).collect::<Result<Vec<u16>, _>>()?;
+    <[u16; 2]>::try_from(ports).map_err(|ports| anyhow::anyhow!("NodePorts {ports:?}"))
 }

@@ -4,7 +4,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lb_tests::agent::Agent;
-use lb_tests::cluster::{Cluster, Outage, Published, Traffic, slices_of, until_answered_by};
+use lb_tests::cluster::{
+    Cluster, Outage, Published, Shared, Traffic, slices_of, until_answered_by,
+};
 use lb_tests::rig::Rig;
 use lb_tests::topology::{Family, Pod, Shape};
 use lb_tests::traffic::Ask;
@@ -22,8 +24,8 @@ const PAST: &str = "state of the API server is older than before";
 const STALE: &str = "lb_source_stale_since_seconds";
 
 /// Starts two agents, and a Service with two backends in the API server.
-fn start() -> Result<(Cluster, Published)> {
-    let cluster = Cluster::start(Shape::Routed)?;
+fn start() -> Result<(Shared, Published)> {
+    let cluster = Cluster::shared(Shape::Routed)?;
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &backends(cluster.rig())?)?;
     cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
@@ -44,7 +46,9 @@ fn no_question_is_lost_while_the_agent_is_stopped_or_killed_and_started() -> Res
     agent.kill9()?;
     agent.start_again()?;
     traffic.finish()?;
-    change_arrives(&cluster, &web)
+    cluster.rig_mut().give_agent(agent);
+    change_arrives(&cluster, &web)?;
+    cluster.give_back()
 }
 
 #[test]
@@ -74,7 +78,8 @@ fn no_question_is_lost_while_the_api_server_is_killed_and_started() -> Result<()
         traffic.finish()?;
         says_it_once(rig.agent(0)?)?;
     }
-    change_arrives(&cluster, &web)
+    change_arrives(&cluster, &web)?;
+    cluster.give_back()
 }
 
 /// The agent logs the failed watch and its consequence; the client library must log nothing in addition.
@@ -124,7 +129,9 @@ fn no_question_is_lost_when_an_agent_starts_without_an_api_server() -> Result<()
         agent.wait_ready()?;
         traffic.finish()?;
     }
-    change_arrives(&cluster, &web)
+    cluster.rig_mut().give_agent(agent);
+    change_arrives(&cluster, &web)?;
+    cluster.give_back()
 }
 
 /// A restored store also takes the agents back: changes since the snapshot are undone.
@@ -161,7 +168,8 @@ fn no_question_is_lost_while_etcd_is_restored_from_an_older_snapshot() -> Result
         traffic.finish()?;
     }
     cluster.until_answered_by(&other, &["pod-b2"])?;
-    change_arrives(&cluster, &web)
+    change_arrives(&cluster, &web)?;
+    cluster.give_back()
 }
 
 fn config_map(number: u32) -> String {

@@ -36,32 +36,38 @@ const PODS: [Pod<'_>; 2] = [
     Pod { name: "web-2", addresses: &["10.1.0.12", "fd00:1::12"], ..web() },
 ];
 
+/// The parts share one control plane, because its start takes most of the time.
 #[test]
-fn slices_follow_pods_across_a_restart_of_the_api_server() -> Result<()> {
+fn a_control_plane_does_what_tests_rely_on() -> Result<()> {
     let netns = namespace("smoke")?;
     let mut control_plane = start_in(&netns)?;
     control_plane.node(&NODE)?;
     control_plane.apply(SERVICE)?;
     control_plane.pods(&PODS)?;
-    wait_for(&control_plane, &["10.1.0.11", "10.1.0.12", "fd00:1::11", "fd00:1::12"])?;
+    kube_proxy_programs_its_namespace_in_both_modes(&netns, &control_plane)?;
+    slices_follow_pods_across_a_restart_of_the_api_server(&mut control_plane)?;
+    nothing_outlives_its_control_plane(&netns, control_plane)
+}
+
+fn slices_follow_pods_across_a_restart_of_the_api_server(
+    control_plane: &mut ControlPlane,
+) -> Result<()> {
+    wait_for(control_plane, &["10.1.0.11", "10.1.0.12", "fd00:1::11", "fd00:1::12"])?;
 
     control_plane.stop_api_server();
     ensure!(control_plane.kubectl(&["get", "nodes"]).is_err(), "a stopped server answered");
     control_plane.restart_api_server()?;
     control_plane.pod(&Pod { ready: false, ..PODS[0] })?;
-    wait_for(&control_plane, &["10.1.0.12", "fd00:1::12"])?;
+    wait_for(control_plane, &["10.1.0.12", "fd00:1::12"])?;
 
     control_plane.remove_pod("default", "web-2")?;
-    wait_for(&control_plane, &[])
+    wait_for(control_plane, &[])
 }
 
-#[test]
-fn kube_proxy_programs_its_namespace_in_both_modes() -> Result<()> {
-    let netns = namespace("proxy")?;
-    let control_plane = start_in(&netns)?;
-    control_plane.node(&NODE)?;
-    control_plane.apply(SERVICE)?;
-    control_plane.pods(&PODS)?;
+fn kube_proxy_programs_its_namespace_in_both_modes(
+    netns: &Netns,
+    control_plane: &ControlPlane,
+) -> Result<()> {
     let kubeconfig = control_plane.kubeconfig();
     for (mode, tool, arguments) in [
         (Mode::Nftables, "nft", ["list", "ruleset"]),
@@ -76,10 +82,7 @@ fn kube_proxy_programs_its_namespace_in_both_modes() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn nothing_outlives_its_control_plane() -> Result<()> {
-    let netns = namespace("drop")?;
-    let control_plane = start_in(&netns)?;
+fn nothing_outlives_its_control_plane(netns: &Netns, control_plane: ControlPlane) -> Result<()> {
     let directory = control_plane.kubeconfig();
     let inhabitants = || netns.tool("ip", &["netns", "pids", netns.name()]);
     // Queried with `ip`, because namespaces are only visible from inside.

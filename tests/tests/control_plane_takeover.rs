@@ -49,16 +49,13 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     let nodes = rig.topology().nodes();
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &[rig.pod(1, 1)?])?;
-    let start = |node: &Node| proxy(node, mode, &kubeconfig);
-    let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
+    let proxies = start_proxies(nodes, mode, &kubeconfig)?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
     let there = loads(&cluster, &web, PAUSE)?;
 
     // Step 2: kube-proxy ends, its rules stay. Step 3: the agent starts. Step 4: the rules are removed.
     drop(proxies);
-    let source = Source::Kubeconfig(&kubeconfig);
-    let mut agents: Vec<Agent> =
-        nodes.iter().map(|node| Agent::start(node, source, &TIMEOUTS)).collect::<Result<_>>()?;
+    let mut agents = start_agents(nodes, &kubeconfig)?;
     for node in nodes {
         mode.remove_rules(node.netns())?;
     }
@@ -71,7 +68,7 @@ fn taken_over_and_given_back(mode: Mode) -> Result<()> {
     let back = loads(&cluster, &web, PAUSE_BACK)?;
     agents.iter_mut().try_for_each(Agent::stop)?;
     let drains = drain::start_all(&agents, nodes)?;
-    let proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
+    let proxies = start_proxies(nodes, mode, &kubeconfig)?;
     drains.into_iter().try_for_each(Drain::end)?;
     all_are_answered(&cluster, &web).context("with kube-proxy alone again")?;
     // Before anything changes, because kube-proxy itself may lose a datagram whose backend is removed.
@@ -115,12 +112,26 @@ fn connections_of_kube_proxy_go_on() -> Result<()> {
     modes.iter().try_for_each(|mode| connections::go_on(*mode).with_context(|| format!("{mode:?}")))
 }
 
-fn proxy(node: &Node, mode: Mode, kubeconfig: &Path) -> Result<KubeProxy> {
-    KubeProxy::start(&Options {
-        cluster_cidr: Some(CLUSTER_CIDR),
-        min_sync_period: Duration::from_millis(100),
-        ..Options::new(node.netns().name(), mode, kubeconfig, node.name())
-    })
+/// Starts an agent on all nodes at once, and returns when each has programmed all Services.
+fn start_agents(nodes: &[Node], kubeconfig: &Path) -> Result<Vec<Agent>> {
+    let start = |node: &Node| Agent::spawn(node, Source::Kubeconfig(kubeconfig), &TIMEOUTS);
+    let mut agents: Vec<Agent> = nodes.iter().map(start).collect::<Result<_>>()?;
+    agents.iter_mut().try_for_each(Agent::wait_ready)?;
+    Ok(agents)
+}
+
+/// Starts kube-proxy on all nodes at once, and returns when each has programmed all Services.
+fn start_proxies(nodes: &[Node], mode: Mode, kubeconfig: &Path) -> Result<Vec<KubeProxy>> {
+    let start = |node: &Node| {
+        KubeProxy::spawn(&Options {
+            cluster_cidr: Some(CLUSTER_CIDR),
+            min_sync_period: Duration::from_millis(100),
+            ..Options::new(node.netns().name(), mode, kubeconfig, node.name())
+        })
+    };
+    let mut proxies: Vec<KubeProxy> = nodes.iter().map(start).collect::<Result<_>>()?;
+    proxies.iter_mut().try_for_each(|proxy| proxy.wait_ready(SOON))?;
+    Ok(proxies)
 }
 
 /// A client, its question, and the load that asks it.

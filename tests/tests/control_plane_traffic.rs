@@ -58,7 +58,7 @@ fn shows_the_right_addresses(cluster: &Cluster, web: &Published, backend: &Pod) 
 /// The real controller writes the slices from Pod objects: pods are added, fail their probe, and are deleted.
 #[test]
 fn service_with_selector_follows_its_pods() -> Result<()> {
-    let cluster = Cluster::start(Shape::Bridged)?;
+    let cluster = Cluster::shared(Shape::Bridged)?;
     let rig = cluster.rig();
     let (a2, b1, b2) = (rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?);
     let web = cluster.publish("web", true)?;
@@ -77,12 +77,13 @@ fn service_with_selector_follows_its_pods() -> Result<()> {
     cluster.control_plane().remove_pod("default", "pod-b2")?;
     is_refused(&cluster, &web)?;
     cluster.pod_object("web", a2, true)?;
-    cluster.until_answered_by(&web, &["pod-a2"])
+    cluster.until_answered_by(&web, &["pod-a2"])?;
+    cluster.give_back()
 }
 
 #[test]
 fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
-    let cluster = Cluster::start(Shape::Bridged)?;
+    let cluster = Cluster::shared(Shape::Bridged)?;
     let rig = cluster.rig();
     let (web, other) = (cluster.publish("web", false)?, cluster.publish("other", false)?);
     for service in [&web, &other] {
@@ -100,7 +101,8 @@ fn deleted_service_is_no_longer_answered_and_another_is() -> Result<()> {
         refused(rig.client(), question)?;
     }
     cluster.until_answered_by(&other, &["pod-b2"])?;
-    addresses_of_a_range_are_dropped_while_it_is_there(&cluster)
+    addresses_of_a_range_are_dropped_while_it_is_there(&cluster)?;
+    cluster.give_back()
 }
 
 /// A range of Services is added to a running cluster and removed: packets to an address in it that no Service has are

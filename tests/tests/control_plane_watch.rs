@@ -40,7 +40,7 @@ fn until_stale(agent: &Agent, is_stale: bool, within: Duration) -> Result<()> {
 /// does not know the changes since the agent's resource version, and answers with 410.
 #[test]
 fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> {
-    let mut cluster = Cluster::start(Shape::Routed)?;
+    let mut cluster = Cluster::shared(Shape::Routed)?;
     let [web, other] = cluster.publish_pair()?;
     {
         let (control_plane, rig) = cluster.split();
@@ -58,13 +58,14 @@ fn a_place_that_the_server_has_forgotten_is_left_for_a_new_list() -> Result<()> 
         until_stale(agent, false, BACK)?;
         traffic.finish()?;
     }
-    cluster.until_answered_by(&other, &["pod-b2"])
+    cluster.until_answered_by(&other, &["pod-b2"])?;
+    cluster.give_back()
 }
 
 /// Tokens of pods are renewed in their file; the old one is refused from some time on.
 #[test]
 fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
-    let mut cluster = Cluster::without_agents(Shape::Routed)?;
+    let mut cluster = Cluster::shared_without_agents(Shape::Routed)?;
     let control_plane = cluster.control_plane();
     let account = "--serviceaccount=default:agent";
     drop(control_plane.kubectl(&["create", "serviceaccount", "agent"])?);
@@ -101,7 +102,8 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
         until_stale(rig.agent(0)?, false, BACK)?;
         traffic.finish()?;
     }
-    cluster.until_answered_by(&other, &["pod-b2"])
+    cluster.until_answered_by(&other, &["pod-b2"])?;
+    cluster.give_back()
 }
 
 /// The same kubeconfig with the path of a token file in place of the token.
@@ -119,7 +121,7 @@ fn with_token_file(kubeconfig: &Path, file: &Path) -> Result<std::path::PathBuf>
 /// Frequent changes of labels and annotations must not write any map.
 #[test]
 fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
-    let cluster = Cluster::start(Shape::Routed)?;
+    let cluster = Cluster::shared(Shape::Routed)?;
     let [web, _] = cluster.publish_pair()?;
     let (agent, control_plane) = (cluster.rig().agent(0)?, cluster.control_plane());
     let changes = || -> Result<[f64; 2]> {
@@ -145,7 +147,8 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
     let is_seen = after.iter().zip(seen).all(|(after, seen)| (after - seen).abs() < 0.5);
     ensure!(is_seen, "{before:?} changes before, {after:?} after");
     ensure!((writes_after - writes).abs() < 0.5, "{writes} writes before, {writes_after} after");
-    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])
+    cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
+    cluster.give_back()
 }
 
 /// The number of map writes, once no write came for several grace periods: some writes of a change come after its

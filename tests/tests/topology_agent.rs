@@ -35,9 +35,15 @@ in_both_shapes!(
     three_capabilities_are_enough_and_missing_ones_are_named,
 );
 
+/// Starts a rig of one node, whose agent all tests of this file examine.
 fn start(shape: Shape) -> Result<(Rig, Service)> {
-    let rig = Rig::build(Topology::builder(shape))?;
-    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(1, 0)?]);
+    start_with(shape, 2)
+}
+
+/// Starts a rig with `pods` pods; the second one is the backend.
+fn start_with(shape: Shape, pods: u8) -> Result<(Rig, Service)> {
+    let rig = Rig::build(Topology::builder(shape).nodes(1).pods(pods))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     Ok((rig.start(&[&web])?, web))
 }
 
@@ -69,8 +75,8 @@ fn pods_are_attached_by_the_event_that_tells_of_them(shape: Shape) -> Result<()>
 }
 
 fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
-    let (mut rig, web) = start(shape)?;
-    let device = rig.pod(0, 1)?.device().to_owned();
+    let (mut rig, web) = start_with(shape, 3)?;
+    let device = rig.pod(0, 2)?.device().to_owned();
     let index = rig.node(0)?.home().run_in(|| if_nametoindex(device.as_str()))??;
     let before = traces(&rig, index, &device)?;
     ensure!(before.len() == 4, "traces before its removal: {before:?}");
@@ -79,7 +85,7 @@ fn device_that_vanishes_leaves_the_others_served(shape: Shape) -> Result<()> {
         traces(&rig, index, &device).is_ok_and(|traces| traces.is_empty()).then_some(())
     })?;
     drop(rig.add_pod(0)?.name().to_owned());
-    until(rig.pod(0, 2)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
+    until(rig.pod(0, 3)?, Ask::tcp(web.frontend(Family::V4)), Result::is_ok)?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V6)))?);
     rig.take_agent(0)?.ensure_running()
 }
@@ -135,7 +141,7 @@ fn traces(rig: &Rig, index: u32, device: &str) -> Result<Vec<String>> {
 }
 
 fn only_devices_that_are_named_are_those_of_pods(shape: Shape) -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(shape))?;
+    let mut rig = Rig::build(Topology::builder(shape).nodes(1))?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     rig.manifests().apply(&web)?;
     rig.start_agents(&["--pod-device=veth-?1"])?;
@@ -197,7 +203,7 @@ fn second_agent_on_one_node_is_refused(shape: Shape) -> Result<()> {
 }
 
 fn agent_that_must_listen_and_cannot_ends(shape: Shape) -> Result<()> {
-    let rig = Rig::build(Topology::builder(shape))?;
+    let rig = Rig::build(Topology::builder(shape).nodes(1))?;
     let taken = [IpAddr::V4(Ipv4Addr::LOCALHOST)];
     rig.node(0)?.peer().serve(Protocol::Tcp, &taken, 10_256)?;
     let source = Source::Manifests(rig.manifests().directory());
@@ -235,7 +241,7 @@ fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
 }
 
 fn packets_are_logged_when_asked_for(shape: Shape) -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(shape))?;
+    let mut rig = Rig::build(Topology::builder(shape).nodes(1))?;
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     rig.manifests().apply(&web)?;
     rig.start_agents(&["--packet-log", "all"])?;
@@ -258,7 +264,7 @@ fn three_capabilities_are_enough_and_missing_ones_are_named(shape: Shape) -> Res
 
     agent.confine("-all,+bpf,+net_admin,+perfmon");
     agent.start_again()?;
-    let late = Service::new("late", 12)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
+    let late = Service::new("late", 12)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let question = Ask::tcp(late.frontend(Family::V6));
     rig.change(&late, (rig.pod(0, 0)?, question), Result::is_ok)
 }

@@ -170,8 +170,8 @@ fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> 
 fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> Result<()> {
     let (rig, [web, flooded]) = rig(shape, room)?;
     let loads = everybody_asks(&rig, &web)?;
-    // Long enough for every kept UDP flow to count as a stream.
-    wait::pass(Duration::from_secs(4));
+    // Long enough for every kept UDP flow to count as a stream, which takes two seconds (`Lifetimes::STREAM`).
+    wait::pass(Duration::from_millis(2_500));
     let mut sent = 0;
     for family in Family::ALL {
         let node = rig.node(0)?.addresses();

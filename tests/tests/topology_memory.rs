@@ -23,8 +23,8 @@ const LIMIT: u64 = 128 << 20;
 /// The manifest with its limit, and the memory besides the maps in ADR 0032: agent, programs and verifier.
 const MANIFEST: &str = include_str!("../../deploy/daemonset.yaml");
 const OTHER: u64 = 64 << 20;
-/// The number of times that the agent is killed with full tables.
-const KILLS: usize = 3;
+/// The number of times that the agent is killed with full tables, in the short and in the long form.
+const KILLS: [usize; 2] = [2, 3];
 const NODE_PORT: u16 = 30_080;
 /// The number of flows in a table, the factor by which it grows later, and the limit in bytes for the memory of a list
 /// command for each flow.
@@ -93,7 +93,8 @@ fn fit(bytes: u64) -> Result<()> {
     }
     fill(&maps, room4, true)?;
     fill(&maps, room6, false)?;
-    for _ in 0..KILLS {
+    let [short, long] = KILLS;
+    for _ in 0..campaign::size(short, long) {
         agent.kill9()?;
         agent.start_again()?;
         wait_until_ok(SWEEP, "a sweep of the full tables has found them full", || {

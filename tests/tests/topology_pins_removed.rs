@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_tests::agent::Agent;
+use lb_tests::campaign;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers, until};
 use lb_tests::topology::{Family, Shape, Topology};
@@ -21,8 +22,8 @@ use nix::unistd::Pid;
 const NODE_PORT: u16 = 30_080;
 /// The deadline for the agent to detect missing pins: it inspects every two seconds.
 const SOON: Duration = Duration::from_secs(30);
-/// The time during which pins are removed repeatedly: several inspections.
-const REMOVALS: Duration = Duration::from_secs(7);
+/// The time during which pins are removed repeatedly, in the short and in the long form: at least two inspections.
+const REMOVALS: [Duration; 2] = [Duration::from_secs(4), Duration::from_secs(7)];
 /// The number of changes of a Service that are made while no pin can be restored.
 const CHANGES: u16 = 5;
 
@@ -85,7 +86,8 @@ fn removed_directory_of_pins_comes_back_and_no_question_is_lost() -> Result<()> 
         until_back(&directory, &before)?;
     }
     // Some of these removals fall between two steps of an inspection.
-    let end = Instant::now() + REMOVALS;
+    let [short, long] = REMOVALS;
+    let end = Instant::now() + campaign::size(short, long);
     while Instant::now() < end {
         remove(&directory)?;
     }
@@ -214,7 +216,7 @@ fn removed_bpf_dir_comes_back_with_its_lock_and_no_question_is_lost() -> Result<
         let load = from.peer().load(question, true, PAUSE)?;
         loads.push((format!("{} asks {question:?}", from.name()), load));
     }
-    for _ in 0..3 {
+    for _ in 0..campaign::size(1, 3) {
         // The agent is stopped (SIGSTOP), because it would restore the pins before `status` runs.
         let process = Pid::from_raw(agent.id().cast_signed());
         kill(process, Signal::SIGSTOP)?;

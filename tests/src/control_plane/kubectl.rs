@@ -36,6 +36,8 @@ impl Kubectl {
                 .args(arguments)
                 .arg("--request-timeout=20s")
                 .env("KUBECONFIG", &self.kubeconfig)
+                // kubectl ends before its garbage needs collection.
+                .env("GOGC", "off")
                 .env("HOME", &self.home),
             "",
         )

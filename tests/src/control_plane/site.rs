@@ -24,8 +24,10 @@ const CONTROLLERS: &str = "endpointslice-controller,endpointslice-mirroring-cont
 
 /// Opens a network namespace by name, or that of the caller, as a home for processes.
 ///
-/// The processes end with the thread that starts them.
-pub(crate) fn home(netns: Option<&str>) -> Result<Home> {
+/// # Errors
+///
+/// If no namespace has this name.
+pub fn home(netns: Option<&str>) -> Result<Home> {
     let path = netns.map_or_else(
         || PathBuf::from("/proc/thread-self/ns/net"),
         |name| Path::new(NAMES).join(name),

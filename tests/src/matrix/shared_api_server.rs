@@ -1,11 +1,13 @@
 //! The control plane of all worlds, and the wires that connect them to it.
 
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 use crate::control_plane::{self, ControlPlane, Options};
+use crate::join_all::locked;
 use crate::netns::Netns;
 use crate::topology::address::{self, Segment};
 use crate::topology::{Addresses, Shape, Topology};
@@ -13,6 +15,9 @@ use crate::topology::{Addresses, Shape, Topology};
 /// The address of the API server, the same in every world.
 const API: Addresses =
     Addresses { v4: std::net::Ipv4Addr::new(192, 168, 70, 1), v6: std::net::Ipv6Addr::UNSPECIFIED };
+
+/// Control planes that no test uses at the moment.
+static IDLE: Mutex<Vec<SharedApiServer>> = Mutex::new(Vec::new());
 
 /// A control plane to which worlds can be connected.
 #[derive(Debug)]
@@ -45,6 +50,17 @@ impl SharedApiServer {
             })?;
         }
         Ok(Self { control_plane, topology, worlds: AtomicU8::new(0) })
+    }
+
+    /// Returns the control plane that an earlier test of this process left, with its objects, or starts one.
+    pub fn take_over() -> Result<Self> {
+        let idle = locked(&IDLE).pop();
+        idle.map_or_else(Self::start, Ok)
+    }
+
+    /// Leaves the control plane to the next test, whose objects must not conflict with those of this test.
+    pub fn leave(self) {
+        locked(&IDLE).push(self);
     }
 
     /// Returns the control plane.

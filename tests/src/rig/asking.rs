@@ -14,8 +14,11 @@ use crate::wait::wait_until;
 
 /// The deadline for packets to follow a change. A change takes milliseconds.
 pub(super) const CHANGE: Duration = Duration::from_secs(30);
-/// The timeout in milliseconds of one question in a wait, which repeats it.
-pub(crate) const IMPATIENT: u64 = 500;
+/// The longest timeout in milliseconds of one question in a wait, which repeats it.
+const IMPATIENT: u64 = 500;
+/// The timeout in milliseconds of the first question. An answer takes a millisecond, and a question that was sent before
+/// the change has none: the timeout doubles with each question, so that a slow machine can answer too.
+const BRIEF: u64 = 100;
 /// The time in milliseconds without an answer that counts as silence.
 const SILENCE: u64 = 400;
 /// How often a refusal may answer only a later SYN, as it does if the machine stalls for a second.
@@ -37,9 +40,14 @@ pub fn until_within(
     ask: Ask,
     expected: impl Fn(&Result<Answer, Failure>) -> bool,
 ) -> Result<()> {
-    let mut last = None;
+    let (mut last, mut within) = (None, BRIEF);
     let found = wait_until(patience, "the change reaches packets", || {
-        let outcome = from.peer().ask(ask.within(IMPATIENT));
+        let mut outcome = from.peer().ask(ask.within(within));
+        within = longer(within);
+        if outcome == Err(Failure::TimedOut) && expected(&outcome) {
+            // After a short silence the answer may still come.
+            outcome = from.peer().ask(ask.within(IMPATIENT));
+        }
         let found = expected(&outcome).then_some(());
         last = Some(outcome);
         found
@@ -47,6 +55,11 @@ pub fn until_within(
     found.with_context(|| {
         format!("{} asks {} by {}: last {last:?}", from.name(), ask.to, ask.protocol)
     })
+}
+
+/// Returns the timeout of the next question of a wait, in milliseconds, after one of `within`.
+pub(crate) fn longer(within: u64) -> u64 {
+    (2 * within).clamp(BRIEF, IMPATIENT)
 }
 
 /// A condition that holds once the server of this name has answered.

@@ -1,7 +1,6 @@
 //! One rig for all tests of a file: agents start once, and Services come and go with each test.
 //!
-//! A thread of its own holds the rig, because its processes end with the thread that started them. The rig is never
-//! dropped: when the test process ends, the janitor of the topology removes everything.
+//! The rig is never dropped: when the test process ends, the janitor of the topology removes everything.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -44,9 +43,6 @@ impl Lender {
             let rig = Rig::build(Topology::builder(shape)).and_then(|rig| rig.start(&[]));
             // The receiver is static, so sending cannot fail.
             drop(first.send(rig.map(Arc::new).map_err(|error| format!("{error:#}"))));
-            loop {
-                thread::park();
-            }
         }));
         Self { lend: Mutex::new(lend), back }
     }

@@ -15,7 +15,7 @@ use super::session::{Order, Report};
 use super::survey::{Endings, Inquiry};
 use super::{Answer, Ask, Failure, Protocol};
 use crate::join_all::locked;
-use crate::process::{Home, workspace_binary};
+use crate::process::{Home, start, workspace_binary};
 
 mod open;
 
@@ -46,7 +46,7 @@ impl Peer {
     pub(crate) fn start(name: &str, home: &Home) -> Result<Self> {
         let mut command = home.command(&workspace_binary("lb-test-peer", "LB_TEST_PEER")?)?;
         command.arg("session").stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().with_context(|| format!("peer of {name}"))?;
+        let mut child = start(command).with_context(|| format!("peer of {name}"))?;
         let (orders, reports) = (child.stdin.take(), child.stdout.take());
         let pipes = Pipes {
             orders: orders.context("standard input of the peer")?,

@@ -2,17 +2,17 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lb_common::fake::{Datagram, Transport, at};
-use lb_tests::agent::{Agent, Source};
+use lb_tests::agent::Agent;
 use lb_tests::campaign;
 use lb_tests::cluster::{Cluster, Lasting, Published, Sizes};
-use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode};
+use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::rig::until;
 use lb_tests::topology::{Family, Node, Shape};
 use lb_tests::traffic::{Ask, Handmade, Protocol};
 use lb_tests::wait::wait_until_ok;
 
 use super::drain::{self, Drain};
-use super::{SOON, TIMEOUTS, all_are_answered, proxy};
+use super::{SOON, all_are_answered, start_agents, start_proxies};
 
 /// A port of the node that the kernel assigns to no socket.
 const ANSWERED: u16 = 61_999;
@@ -27,8 +27,7 @@ pub(crate) fn go_on(mode: Mode) -> Result<()> {
     datagrams_are_remembered(nodes, 2)?;
     let web = cluster.publish("web", false)?;
     cluster.endpoints(&web, &[rig.pod(0, 1)?, rig.pod(1, 1)?])?;
-    let proxies: Vec<KubeProxy> =
-        nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
+    let proxies = start_proxies(nodes, mode, &kubeconfig)?;
     cluster.until_answered_by(&web, &["pod-a2", "pod-b2"])?;
     datagrams_are_remembered(nodes, 300)?;
     let kept = Lasting::open(&cluster, &web, sizes_there)?;
@@ -36,9 +35,7 @@ pub(crate) fn go_on(mode: Mode) -> Result<()> {
 
     drop(proxies);
     kept.go_on("without kube-proxy")?;
-    let source = Source::Kubeconfig(&kubeconfig);
-    let start = |node| Agent::start(node, source, &TIMEOUTS);
-    let agents: Vec<Agent> = nodes.iter().map(start).collect::<Result<_>>()?;
+    let agents = start_agents(nodes, &kubeconfig)?;
     kept.go_on("beside the agent")?;
     for agent in &agents {
         let (code, said) = agent.exit_code(&["takeover", "--remove-rules"])?;
@@ -102,8 +99,7 @@ fn given_back(
     let kept = Lasting::open(cluster, web, sizes_back)?;
     agents.iter_mut().try_for_each(Agent::stop)?;
     let mut drains = drain::start_all(&agents, nodes)?;
-    let _proxies: Vec<KubeProxy> =
-        nodes.iter().map(|node| proxy(node, mode, &kubeconfig)).collect::<Result<_>>()?;
+    let _proxies = start_proxies(nodes, mode, &kubeconfig)?;
     for (node, agent) in nodes.iter().zip(&agents) {
         mode.until_rules_are_there(node.netns(), web)?;
         wait_until_ok(SOON, "nothing begins", || {

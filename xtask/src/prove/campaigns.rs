@@ -76,6 +76,12 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         work: &[Work::Tests(&["topology_restart", "topology_restart_under_load"])],
     },
     Campaign {
+        name: "pins",
+        proves: "pins that are removed repeatedly for seconds, and then their whole directory, are restored; no answer is lost",
+        expected: "1 min",
+        work: &[Work::Tests(&["topology_pins_removed"])],
+    },
+    Campaign {
         name: "flood",
         proves: "floods of unanswered packets, and 30,000 segments of every kind a second for a minute, cost other clients no answer",
         expected: "9 min",

@@ -22,20 +22,37 @@ use super::report::{Failure, Report, Timed};
 use super::{binaries, machine};
 
 /// Test files whose tests mostly wait (for a token to be read again, pauses between refusals, sweeps of flows, grace
-/// periods of the kernel's maps), and the number of their tests that run in parallel.
-const WAITING: [(&str, &str); 12] = [
+/// periods of the kernel's maps, silence where a question must not be answered), and the number of their tests that run
+/// in parallel. Each of the two shapes of pods has a shared rig of its own.
+const WAITING: [(&str, &str); 28] = [
+    ("compare", "2"),
     ("control_plane_connections", "2"),
     ("control_plane_odd_server", "2"),
     ("control_plane_role", "2"),
+    ("control_plane_takeover", "2"),
     ("control_plane_watch", "2"),
     ("prog_run", "2"),
+    ("topology_affinity", "2"),
     ("topology_agent", "2"),
     ("topology_capacity", "4"),
+    ("topology_cards", "2"),
     ("topology_change", "2"),
     ("topology_close", "2"),
+    ("topology_cluster_ip", "2"),
+    ("topology_collision", "2"),
+    ("topology_devices", "2"),
+    ("topology_environment", "2"),
     ("topology_forged", "2"),
+    ("topology_host", "2"),
     ("topology_icmp", "2"),
+    ("topology_load_balancer", "2"),
+    ("topology_loss", "2"),
     ("topology_mtu", "2"),
+    ("topology_node", "2"),
+    ("topology_node_port", "2"),
+    ("topology_pins_removed", "2"),
+    ("topology_policy", "2"),
+    ("topology_takeover_verb", "2"),
 ];
 
 /// Test files that count every lost packet, or every second until a change is seen: on two busy CPUs they would measure

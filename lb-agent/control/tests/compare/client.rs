@@ -81,6 +81,8 @@ impl Api {
             Self::Real { port, token, tls } => {
                 let request = request.header("authorization", format!("Bearer {token}"));
                 let stream = TcpStream::connect(("127.0.0.1", *port)).await?;
+                // Head and body are two writes: the second would wait for a delayed acknowledgement of the first.
+                stream.set_nodelay(true)?;
                 let name = ServerName::try_from("localhost").unwrap();
                 let stream = tls.connect(name, stream).await?;
                 let (mut sender, connection) =

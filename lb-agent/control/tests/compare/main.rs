@@ -57,7 +57,7 @@ async fn history(cidrs: &str, more: u64) {
         }
     }
     let [theirs, own] = begin;
-    let (theirs, own) = (real.api.events(theirs).await, ours.events(own).await);
+    let (theirs, own) = tokio::join!(real.api.events(theirs), ours.events(own));
     if let Some(difference) = normal::events(&theirs, &own) {
         differences.push(difference);
     }
