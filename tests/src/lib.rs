@@ -1,8 +1,6 @@
 //! The test harness: namespaces as hosts, a real control plane, and waits with a deadline.
 
 pub mod agent;
-pub mod api_relay;
-pub mod bench;
 pub mod budget;
 pub mod campaign;
 pub mod cluster;

@@ -7,7 +7,7 @@ use std::thread;
 
 use anyhow::{Context as _, Result};
 
-use crate::setup::{self, cargo_tools};
+use crate::setup::{self, cargo_tools, packages};
 use crate::step::step;
 use crate::{shell, workspace};
 
@@ -34,6 +34,7 @@ pub(crate) fn lints() -> Result<()> {
 /// Runs the tests without root: those of libraries and binaries, each in its own process.
 pub(crate) fn tests() -> Result<()> {
     cargo_tools::ensure(&cargo_tools::CARGO_NEXTEST)?;
+    packages::ensure("chromium", &packages::BROWSER)?;
     forget(&junit())?;
     step("tests without root", "cold 2 min, warm 25 s", nextest)
 }

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::step::step;
+use crate::test::binaries;
 use crate::{setup, shell, workspace};
 
 mod playground;
@@ -38,7 +39,7 @@ const TARGET: &str = "8080";
 pub(crate) fn run(options: &Options) -> Result<()> {
     shell::need_root("the demo creates network namespaces and loads eBPF programs", "demo")?;
     setup::for_running()?;
-    shell::build(&["--workspace", "--bins"])?;
+    binaries::build(&[])?;
     let mut playground =
         step("a node with three pods, and an external client", "1 s", Playground::make)?;
     step("servers in the pods, lb-agent on the node", "2 s", || start(&playground))?;

@@ -11,6 +11,7 @@ use clap::Args;
 use crate::kernels::guest::{Guest, Outcome};
 use crate::setup::packages;
 use crate::step::step;
+use crate::test::binaries;
 use crate::{shell, workspace};
 
 mod guest;
@@ -61,7 +62,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         let known = SERIES.map(|series| series.version).join(", ");
         bail!("no such series is packaged\nremedy: choose one of {known}");
     }
-    shell::build(&["--workspace", "--bins"])?;
+    binaries::build(&[])?;
     let tests = if options.verify { Vec::new() } else { tests()? };
     let mut rows = Vec::new();
     for Series { version, suite, has_links } in series {
@@ -94,7 +95,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Builds the test programs that run in a guest; returns them with their arguments.
 fn tests() -> Result<Vec<guest::Test>> {
-    let mut built = crate::test::binaries::built(&TESTS.map(|(name, _)| name))?;
+    let mut built = binaries::built(&TESTS.map(|(name, _)| name))?;
     built.retain(|binary| TESTS.iter().any(|(name, _)| *name == binary.name));
     let arguments =
         |name: &str| TESTS.iter().find(|(it, _)| *it == name).map_or(&[][..], |it| it.1);

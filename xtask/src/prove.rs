@@ -16,6 +16,7 @@ use self::circumstances::Circumstances;
 use self::document::Row;
 use crate::setup::{self, cargo_tools};
 use crate::step::step;
+use crate::test::binaries;
 use crate::{shell, workspace};
 
 mod campaigns;
@@ -96,8 +97,7 @@ fn done(work: &Work) -> Result<(String, Duration)> {
     let remedy = match work {
         Work::Tests(files) => {
             setup::run()?;
-            shell::build(&["--workspace"])?;
-            shell::run(tests(files).arg("--no-run"), "fix what cargo reports")?;
+            binaries::build(files)?;
             command = tests(files);
             // Without it, libtest hides the figures of tests that pass.
             command.args(["--", "--show-output"]);

@@ -57,10 +57,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let watch = budget.watch();
     setup::run()?;
     if !options.selection.is_empty() {
-        shell::build(&["--workspace", "--all-targets"])?;
-        let tries_image =
-            |word: &String| word == IMAGE_TEST || word.ends_with(&format!("={IMAGE_TEST}"));
-        if options.selection.iter().any(tries_image) {
+        let files = files(&options.selection);
+        if files.is_empty() {
+            shell::build(&[&workspace::ALL_BUT_BENCH[..], &["--all-targets"]].concat())?;
+        } else {
+            binaries::build(&files)?;
+        }
+        if files.contains(&IMAGE_TEST) {
             image()?;
         }
         return step("selected tests with root", "depends", || selected(&options.selection));
@@ -115,6 +118,15 @@ fn said_by_nextest() {
 
 fn image() -> Result<()> {
     step("image of the debug build", "cold 5 s, warm 1 s", image::for_tests)
+}
+
+/// Returns the test files that a selection names, as `--test NAME` or `--test=NAME`.
+fn files(selection: &[String]) -> Vec<&str> {
+    let words = selection.iter().map(String::as_str).take_while(|word| *word != "--");
+    let words: Vec<&str> = words.collect();
+    let pairs = words.iter().zip(words.iter().skip(1));
+    let apart = pairs.filter(|(word, _)| **word == "--test").map(|(_, name)| *name);
+    apart.chain(words.iter().filter_map(|word| word.strip_prefix("--test="))).collect()
 }
 
 fn selected(selection: &[String]) -> Result<()> {

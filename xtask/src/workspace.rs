@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 
+/// Selects every package but the benchmarks, which neither root tests nor the programs that they start need.
+/// Dependencies have the same features with and without the benchmarks, so none is built twice (ADR 0036).
+pub(crate) const ALL_BUT_BENCH: [&str; 3] = ["--workspace", "--exclude", "lb-bench"];
+
 /// Returns the root of this clone.
 pub(crate) fn root() -> PathBuf {
     let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -66,6 +70,7 @@ mod tests {
             ("lb-control", &[]),
             ("lb-agent", &["lb-common", "lb-control"]),
             ("lb-tests", &["lb-agent", "lb-common"]),
+            ("lb-bench", &["lb-agent", "lb-common", "lb-tests"]),
             ("xtask", &[]),
         ] {
             let ours = all[name].iter().filter(|name| all.contains_key(*name));

@@ -68,9 +68,12 @@ pub(super) fn compare(old: &Path, new: &Path) -> Result<()> {
 /// that of the kernel.
 fn build() -> Result<PathBuf> {
     step("build for release", "cold 8 min, warm 1 s", || {
-        let arguments =
-            ["build", "--release", "--package", "lb-agent", "--package", "lb-tests", "--bins"];
-        shell::run(shell::cargo().args(arguments), "fix what cargo reports")
+        let mut command = shell::cargo();
+        // The harness starts `lb-test-peer`, a program of lb-tests, from the directory of the bench.
+        let packages = ["lb-agent", "lb-tests", "lb-bench"];
+        command.args(["build", "--release", "--bins"]);
+        command.args(packages.iter().flat_map(|package| ["--package", package]));
+        shell::run(&mut command, "fix what cargo reports")
     })?;
     Ok(workspace::target().join("release"))
 }

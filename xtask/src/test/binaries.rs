@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::shell;
+use crate::{shell, workspace};
 
 /// The built program of a test file.
 #[derive(Debug, PartialEq, Eq)]
@@ -18,11 +18,19 @@ pub(crate) struct Binary {
     pub(crate) directory: PathBuf,
 }
 
+/// Builds the programs that root tests start, and files of root tests.
+pub(crate) fn build(names: &[&str]) -> Result<()> {
+    let names = names.iter().flat_map(|name| ["--test", name]);
+    let what = workspace::ALL_BUT_BENCH.into_iter().chain(["--bins"]).chain(names);
+    shell::build(&what.collect::<Vec<_>>())
+}
+
 /// Builds test files with root, `*` for all, and returns them sorted by name.
 pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
     let mut cargo = shell::cargo();
     let _: &mut _ = cargo
-        .args(["test", "--workspace", "--no-run", "--quiet"])
+        .args(["test", "--no-run", "--quiet"])
+        .args(workspace::ALL_BUT_BENCH)
         .args(names.iter().flat_map(|name| ["--test", name]))
         .args(["--message-format", "json-render-diagnostics"]);
     let mut binaries = parse(&shell::output(&mut cargo, "fix what cargo reports")?)?;

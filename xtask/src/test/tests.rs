@@ -167,3 +167,13 @@ fn program_that_is_not_there_is_named() {
     let lanes = Lanes { count: 1, threads: None, logs, budget: Budget::new(None), times: &times };
     assert_eq!(lanes.run(&[binary]).unwrap_err().to_string(), "tests /nowhere/gone");
 }
+
+#[test]
+fn a_selection_names_files_of_tests() {
+    let files = |words: &[&str]| {
+        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+        super::files(&words).join(" ")
+    };
+    assert_eq!(files(&["--test", "a", "--test=b", "--", "--test", "c"]), "a b");
+    assert_eq!(files(&["-p", "lb-common", "forward::"]), "");
+}

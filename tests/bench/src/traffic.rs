@@ -1,0 +1,180 @@
+//! The benchmark `traffic`: connections, requests and bytes per second through namespaces, with plain routing, the real
+//! kube-proxy and our agent in turn, with few and with many services.
+//!
+//! A path that does not answer gives no figure: every generator fails when an answer is missing.
+
+use std::io::Write;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use lb_tests::cluster::Cluster;
+use lb_tests::control_plane::ControlPlane;
+use lb_tests::population::Population;
+use lb_tests::topology::Shape;
+
+pub mod generator;
+mod minimal;
+mod programs;
+pub mod server;
+mod site;
+mod turns;
+mod way;
+
+use generator::Operation;
+use site::{Services, Site};
+use turns::Series;
+use way::{Question, Route, Way};
+
+use super::machine::Machine;
+use super::results::{Results, Row};
+
+/// The choices for a measurement and its report.
+#[derive(Debug)]
+pub struct Options<'a> {
+    /// The compiled reference programs.
+    pub reference: &'a Path,
+    /// Directory for `results.json` and `report.html`.
+    pub directory: &'a Path,
+    /// The number of rounds that should count.
+    pub rounds: usize,
+    /// The time that one generator runs.
+    pub time: Duration,
+    /// The connection of pods to their nodes.
+    pub shape: Shape,
+    /// Numbers of services, from the smallest.
+    pub services: &'a [u32],
+    /// Names of routes, operations and modes. A category without any name here is measured completely.
+    pub only: &'a [&'a str],
+    pub commit: &'a str,
+}
+
+impl Options<'_> {
+    /// Whether `name` is wanted: it is in `only`, or no name of its category `all` is.
+    fn wants(&self, name: &str, all: &[&str]) -> bool {
+        self.only.contains(&name) || !all.iter().any(|other| self.only.contains(other))
+    }
+
+    fn ways(&self) -> Vec<Way> {
+        let all = Way::ALL.map(Way::name);
+        let wanted = |way: &Way| self.wants(way.name(), &all);
+        let of = |way: &Way| Way::ALL.iter().any(|one| wanted(one) && one.plain() == *way);
+        let is_in = |way: &Way| *way == Way::Plain || wanted(way) || of(way);
+        Way::ALL.into_iter().filter(is_in).collect()
+    }
+
+    fn questions(&self, is_first: bool) -> Vec<Question> {
+        let routes = Route::ALL.map(Route::name);
+        let operations = Operation::ALL.map(Operation::name);
+        let wanted = |question: &Question| {
+            self.wants(question.route.name(), &routes)
+                && self.wants(question.operation.name(), &operations)
+        };
+        way::questions(is_first).into_iter().filter(wanted).collect()
+    }
+}
+
+/// All clusters, and the API server that they share.
+struct World {
+    // Dropped before the namespaces that it lives in.
+    control_plane: ControlPlane,
+    population: Population,
+    services: Services,
+    sites: Vec<Site>,
+}
+
+/// Builds a cluster for each mode, measures them in turn, and writes the results.
+pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
+    let machine = Machine::here(None)?;
+    let mut world = World::build(options, out)?;
+    let mut rows = Vec::new();
+    let mut notes = vec![format!(
+        "{:?} pods, {} rounds of {} ms a measurement; kube-proxy with its defaults.",
+        options.shape,
+        options.rounds,
+        options.time.as_millis()
+    )];
+    if !options.only.is_empty() {
+        notes.push(format!("Only {} are measured.", options.only.join(", ")));
+    }
+    for (index, services) in options.services.iter().copied().enumerate() {
+        let began = Instant::now();
+        world.populate(services).with_context(|| format!("{services} services"))?;
+        let seconds = began.elapsed().as_secs_f64();
+        writeln!(out, "{services} services are programmed, after {seconds:.0} s")?;
+        for way in options.ways().into_iter().filter(|way| services > way.most_services()) {
+            notes.push(format!(
+                "{} is not measured with {services} services: {}.",
+                way.name(),
+                way.why_no_more()
+            ));
+        }
+        let questions = options.questions(index == 0).into_iter();
+        let mut all: Vec<Series> = questions.map(|it| Series::new(it, services)).collect();
+        let results = |rows: Vec<Row>| -> Result<Results> {
+            let so_far = machine.clone().afterwards()?;
+            let results = Results::new("traffic", options.commit, so_far, rows);
+            Ok(results.noted(notes.clone()))
+        };
+        for round in 1..=options.rounds {
+            for series in &mut all {
+                series.measure(&world.sites, &world.services, options.time)?;
+            }
+            writeln!(out, "round {round} of {} with {services} services", options.rounds)?;
+            let so_far = rows.iter().cloned().chain(all.iter().flat_map(Series::rows));
+            drop(results(so_far.collect())?.keep(options.directory)?);
+        }
+        rows.extend(all.iter().flat_map(Series::rows));
+        if index == 0 {
+            let wanted = options.questions(true);
+            let count = (&world.services, services);
+            let wants = |question| wanted.contains(&question);
+            rows.extend(programs::count(&world.sites, count, options.time, wants)?);
+        }
+        results(rows.clone())?.write(options.directory, out)?;
+    }
+    Ok(())
+}
+
+impl World {
+    fn build(options: &Options<'_>, out: &mut impl Write) -> Result<Self> {
+        let ways = options.ways();
+        writeln!(out, "build {} clusters", ways.len())?;
+        let cluster = Cluster::without_agents(options.shape)?;
+        let [near, far] = [cluster.publish("near", false)?, cluster.publish("far", false)?];
+        cluster.endpoints(&near, &[cluster.rig().pod(0, 1)?])?;
+        cluster.endpoints(&far, &[cluster.rig().pod(1, 0)?])?;
+        let (control_plane, rig) = cluster.into_parts();
+        let api_server = control_plane.address();
+        let server = rig.topology().fabric().name().to_owned();
+        // The API server lives in the cluster with plain routing, which does not use it.
+        let mut sites = vec![Site::around(Way::Plain, rig)?];
+        for way in ways.into_iter().filter(|way| *way != Way::Plain) {
+            let mut site = Site::build(way, options.shape).with_context(|| way.name())?;
+            site.reach(api_server, &server)?;
+            sites.push(site);
+        }
+        let (population, services) = (Population::default(), Services { near, far });
+        for site in &mut sites {
+            site.attach(options.reference, &services).with_context(|| site.way.name())?;
+        }
+        Ok(Self { control_plane, population, services, sites })
+    }
+
+    /// Programs this number of services on all sites, and stops the processes of the control plane.
+    fn populate(&mut self, services: u32) -> Result<()> {
+        self.control_plane.resume()?;
+        let backend = self.sites.first().context("no site")?.backend()?;
+        let newest = self.population.grow(&self.control_plane, services, &[backend])?;
+        for site in &mut self.sites {
+            if services > site.way.most_services() {
+                continue;
+            }
+            site.stop_serving()?;
+            let kubeconfig = self.control_plane.kubeconfig();
+            site.program(&kubeconfig, &self.services, newest).with_context(|| site.way.name())?;
+            site.serve(&self.services)?;
+        }
+        self.control_plane.pause()
+    }
+}
