@@ -66,10 +66,10 @@ pub(crate) fn change(messages: &[(u16, u16, Vec<u8>)]) -> io::Result<()> {
     let socket = open()?;
     let [high, low] = (TABLES >> 8).to_be_bytes();
     // nftables accepts changes only inside of a batch (`NFNL_MSG_BATCH_BEGIN` in `linux/netfilter/nfnetlink.h`).
-    let edge = |kind| message(kind, 0, &[0, 0, high, low]);
+    let frame = |kind| message(kind, 0, &[0, 0, high, low]);
     let all =
         messages.iter().flat_map(|(kind, flags, body)| message(TABLES | kind, flags | ACK, body));
-    let batch: Vec<u8> = edge(BEGIN).into_iter().chain(all).chain(edge(END)).collect();
+    let batch: Vec<u8> = frame(BEGIN).into_iter().chain(all).chain(frame(END)).collect();
     socket.send(&batch, 0)?;
     verdicts(&socket, messages.len())
 }

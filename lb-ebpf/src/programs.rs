@@ -29,13 +29,13 @@ pub(crate) fn pod_egress(context: TcContext) -> i32 {
 /// Packets from outside.
 #[classifier]
 pub(crate) fn edge_ingress(context: TcContext) -> i32 {
-    ingress::<EDGE>(context)
+    ingress::<EXTERNAL>(context)
 }
 
 /// Packets to outside.
 #[classifier]
 pub(crate) fn edge_egress(context: TcContext) -> i32 {
-    egress::<EDGE>(context)
+    egress::<EXTERNAL>(context)
 }
 
 /// Packets of this host to itself, where it receives them.
@@ -56,7 +56,7 @@ pub(crate) fn l3_ingress(context: TcContext) -> i32 {
     let mut skb = Skb::l3(&context);
     let mut target = Target::device(skb.device());
     let verdict = with(|scratch| {
-        let verdict = whole::ingress(&mut skb, &Kernel, scratch, Role::Edge);
+        let verdict = whole::ingress(&mut skb, &Kernel, scratch, Role::External);
         finish_l3(&mut skb.0, scratch, verdict, &mut target)
     });
     report::tc(Hook::EdgeIngress, Direction::L3Ingress, target, verdict)
@@ -68,7 +68,7 @@ pub(crate) fn l3_egress(context: TcContext) -> i32 {
     let mut skb = Skb::l3(&context);
     let mut target = Target::device(skb.device());
     let verdict = with(|scratch| {
-        let verdict = whole::egress(&mut skb, &Kernel, scratch, Role::Edge);
+        let verdict = whole::egress(&mut skb, &Kernel, scratch, Role::External);
         // A packet that returns into the stack needs no header.
         if matches!(verdict, Verdict::TurnedRound(_)) {
             verdict
@@ -109,7 +109,7 @@ fn finish_l3(
 pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
     let verdict = with(|scratch| {
-        fast::ingress(&mut frame, &Kernel, scratch, Role::Edge).unwrap_or_else(|| {
+        fast::ingress(&mut frame, &Kernel, scratch, Role::External).unwrap_or_else(|| {
             // SAFETY: no value of this program needs to be dropped, and the verdict is the other program's.
             unsafe { XDP_PATH.tail_call(&context, 0) };
             Verdict::Pass(PassReason::NotReady)
@@ -124,7 +124,7 @@ pub(crate) fn xdp_path(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
     let mut to = 0;
     let verdict = with(|scratch| {
-        let verdict = whole::ingress(&mut frame, &Kernel, scratch, Role::Edge);
+        let verdict = whole::ingress(&mut frame, &Kernel, scratch, Role::External);
         if let Verdict::Sent(_) = verdict {
             to = scratch.exit.route.device;
         }
@@ -135,14 +135,14 @@ pub(crate) fn xdp_path(context: XdpContext) -> u32 {
 
 /// The three places of tc programs, as constants of their functions.
 const POD: u8 = 0;
-const EDGE: u8 = 1;
+const EXTERNAL: u8 = 1;
 const HOST: u8 = 2;
 
 /// The role of the interface at a place, and the hooks of incoming and outgoing packets there.
 const fn place(at: u8) -> (Role, Hook, Hook) {
     let role = match at {
         POD => Role::Pod,
-        EDGE => Role::Edge,
+        EXTERNAL => Role::External,
         _ => Role::Host,
     };
     let (ingress, egress) = hooks(role);
@@ -153,7 +153,7 @@ const fn place(at: u8) -> (Role, Hook, Hook) {
 const fn hooks(role: Role) -> (Hook, Hook) {
     match role {
         Role::Pod => (Hook::PodIngress, Hook::PodEgress),
-        Role::Edge => (Hook::EdgeIngress, Hook::EdgeEgress),
+        Role::External => (Hook::EdgeIngress, Hook::EdgeEgress),
         Role::Host => (Hook::HostIngress, Hook::HostEgress),
     }
 }

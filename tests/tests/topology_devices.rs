@@ -25,7 +25,7 @@ in_both_shapes!(
     detached_programs_are_attached_again_and_counted,
     place_among_others_is_taken_back_and_others_stay,
     device_that_is_renamed_moved_and_made_anew_is_served,
-    second_uplink_that_is_a_veth_is_an_edge,
+    second_uplink_that_is_a_veth_is_external,
 );
 
 fn start(shape: Shape) -> Result<(Rig, Service)> {
@@ -161,7 +161,7 @@ fn device_that_is_renamed_moved_and_made_anew_is_served(shape: Shape) -> Result<
 
 /// It has neither an address of the Node object nor a default route, and its peer is in another namespace, as with a
 /// pod's interface.
-fn second_uplink_that_is_a_veth_is_an_edge(shape: Shape) -> Result<()> {
+fn second_uplink_that_is_a_veth_is_external(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape).two_segments().rp_filter(2))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
     rig.manifests().apply(&web.pods(&[rig.pod(0, 1)?, rig.pod(1, 1)?]))?;

@@ -112,12 +112,13 @@ fn end_halfway(node: &Node, layout: &str) -> Result<()> {
     fs::rename(node.bpf().join(LAYOUT), &other)?;
     let links = node.bpf().join(layout).join("links");
     fs::create_dir_all(&links)?;
-    let edge = format!("{}-ingress", node.device_number("eth0", "ifindex")?);
+    let external = format!("{}-ingress", node.device_number("eth0", "ifindex")?);
     for link in fs::read_dir(other.join("links"))? {
         let link = link?;
         let mut name: OsString = link.file_name();
         let text = name.to_str().context("a name in UTF-8")?;
-        let has_answers = text.ends_with("-egress") || text == edge || text.starts_with("peername");
+        let has_answers =
+            text.ends_with("-egress") || text == external || text.starts_with("peername");
         if has_answers {
             name.push("-old");
         }

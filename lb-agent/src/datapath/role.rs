@@ -6,7 +6,7 @@ pub enum Role {
     /// The host's end of a pod's veth.
     Pod,
     /// An external interface: to the outside, or to other nodes.
-    Edge,
+    External,
     /// An external interface without a link-layer header.
     L3,
     /// The loopback interface, for packets of this host's processes.
@@ -18,7 +18,7 @@ impl Role {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pod => "pod",
-            Self::Edge => "edge",
+            Self::External => "edge",
             Self::L3 => "l3",
             Self::Host => "host",
         }
@@ -29,8 +29,8 @@ impl Role {
         match (self, direction) {
             (Self::Pod, Direction::Ingress) => "pod_ingress",
             (Self::Pod, Direction::Egress) => "pod_egress",
-            (Self::Edge, Direction::Ingress) => "edge_ingress",
-            (Self::Edge, Direction::Egress) => "edge_egress",
+            (Self::External, Direction::Ingress) => "edge_ingress",
+            (Self::External, Direction::Egress) => "edge_egress",
             (Self::L3, Direction::Ingress) => "l3_ingress",
             (Self::L3, Direction::Egress) => "l3_egress",
             (Self::Host, Direction::Ingress) => "host_ingress",

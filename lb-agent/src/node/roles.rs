@@ -33,7 +33,7 @@ pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
         match link.head {
             // The loopback interface is decided first: it is neither external nor a pod's.
             _ if link.kind == LinkKind::Loopback => link.is_up.then_some(Role::Host),
-            Head::Ethernet if is_external => Some(Role::Edge),
+            Head::Ethernet if is_external => Some(Role::External),
             Head::Ethernet if is_pod => Some(Role::Pod),
             Head::Ip if is_external => Some(Role::L3),
             Head::Ethernet | Head::Ip | Head::Other => None,
@@ -150,7 +150,7 @@ fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
     let role = match role {
         Role::Pod => Device::POD,
-        Role::Edge | Role::L3 => 0,
+        Role::External | Role::L3 => 0,
         Role::Host => Device::HOST,
     };
     local | role | if is_peer { Device::PEER } else { 0 }

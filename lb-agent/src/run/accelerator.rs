@@ -85,21 +85,21 @@ impl Accelerator {
     pub(super) fn apply(
         &mut self,
         setting: Acceleration,
-        edges: &[&Link],
+        external: &[&Link],
         datapath: &mut impl Attach,
         tc_knows: bool,
     ) -> bool {
         self.waits = false;
         let before = self.outcomes.len();
         self.outcomes.retain(|index, _| {
-            let stays = edges.iter().any(|link| link.index == *index);
+            let stays = external.iter().any(|link| link.index == *index);
             if !stays && let Err(error) = datapath.decelerate(*index) {
                 warn!(index, error, "XDP program could not be detached");
             }
             stays
         });
         let mut changed = before != self.outcomes.len();
-        for link in edges {
+        for link in external {
             // Another XDP program may have been detached without a notification (the kernel sends none for links), and
             // ours may have been removed.
             let is_new = |last: &Outcome| {

@@ -144,7 +144,7 @@ impl Devices {
         let setting = self.facts.config.acceleration.value;
         let settings = self.maps.settings();
         let tc_knows = settings.is_ok_and(|settings| settings.has(Settings::ACCELERATED));
-        self.acceleration.apply(setting, &attached.edges(view), datapath, tc_knows);
+        self.acceleration.apply(setting, &attached.external(view), datapath, tc_knows);
     }
 
     /// Attaches XDP to the interfaces that waited for the settings.

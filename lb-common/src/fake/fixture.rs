@@ -183,9 +183,9 @@ fn decide<P: Packet, R>(hook: Hook, packet: &mut P, tables: &Fake, paths: Paths<
 const fn place(hook: Hook) -> (Role, bool) {
     match hook {
         Hook::PodIngress => (Role::Pod, false),
-        Hook::EdgeIngress | Hook::EdgeXdp => (Role::Edge, false),
+        Hook::EdgeIngress | Hook::EdgeXdp => (Role::External, false),
         Hook::PodEgress => (Role::Pod, true),
-        Hook::EdgeEgress => (Role::Edge, true),
+        Hook::EdgeEgress => (Role::External, true),
         Hook::HostIngress => (Role::Host, false),
         Hook::HostEgress => (Role::Host, true),
     }

@@ -102,7 +102,7 @@ pub(super) const fn is_in_ranges(settings: &Settings, ip: &Ip, port: Port, v4: b
 /// pod they do only where the masquerade follows kube-proxy.
 #[inline(always)]
 pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
-    role == Role::Edge || settings.has(Settings::MASQUERADE_KUBE_PROXY)
+    role == Role::External || settings.has(Settings::MASQUERADE_KUBE_PROXY)
 }
 
 /// Whether a packet comes from a backend that flows of this node go to, by a filter: false positives are possible.
@@ -123,7 +123,7 @@ pub(super) fn is_to_backend<T: Filters>(
     let (ip, port) = (&tuple.destination, tuple.destination_port);
     match role {
         Role::Pod => tables.may_be_backend(ip, port),
-        Role::Edge => view.is_syn() && tables.is_in_use(ip, port),
+        Role::External => view.is_syn() && tables.is_in_use(ip, port),
         Role::Host => false,
     }
 }

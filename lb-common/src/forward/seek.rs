@@ -99,7 +99,7 @@ fn without_service<P: Packet, T: Tables>(
     if !classify::is_to_backend(tables, &headers.key.tuple, &headers.view, *role) {
         return NOT_OURS;
     }
-    if *role == Role::Edge {
+    if *role == Role::External {
         direct::note_outside(tables, headers, found);
         return NOT_OURS;
     }

@@ -11,7 +11,7 @@ pub enum Role {
     #[default]
     Pod,
     /// An external interface: it leads outside, or to other nodes.
-    Edge,
+    External,
     /// The loopback interface of this host.
     Host,
 }

@@ -73,7 +73,7 @@ fn is_let_go(setup: &Setup, question: &Question) -> bool {
 fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> Result<Seen> {
     let source = own_address(question.source, question.family)?;
     let is_hairpin = source == backend.address(question.family)?;
-    let is_at_edge =
+    let is_outside_node =
         matches!(question.source, Source::Outside | Source::OtherPod | Source::OtherNode);
     let masquerades = match setup.proxy {
         // In mode nftables, kube-proxy 1.36 detects hairpins for endpoints of its own node only.
@@ -83,12 +83,12 @@ fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> R
         }
         // Contract 14, row 4: without masquerade, the answer of a remote backend would bypass node-a.
         Proxy::OursMasquerading => {
-            let goes_around = is_at_edge && !backend.is_local && is_external(question);
+            let goes_around = is_outside_node && !backend.is_local && is_external(question);
             cell.masquerades || is_hairpin || goes_around
         }
-        Proxy::Ours => is_hairpin || is_at_edge && !backend.is_local,
+        Proxy::Ours => is_hairpin || is_outside_node && !backend.is_local,
     };
-    if is_at_edge && !backend.is_local && !masquerades {
+    if is_outside_node && !backend.is_local && !masquerades {
         return Ok(Seen::Silence);
     }
     // This connection never leaves the pod.

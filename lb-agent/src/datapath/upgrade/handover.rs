@@ -114,7 +114,7 @@ mod tests {
         let place = |role, direction| Place::at_device(role, direction, true);
         assert_eq!(place(Role::Pod, Direction::Ingress), Place::Instead);
         assert_eq!(place(Role::Pod, Direction::Egress), Place::Beside);
-        assert_eq!(place(Role::Edge, Direction::Ingress), Place::Beside);
+        assert_eq!(place(Role::External, Direction::Ingress), Place::Beside);
         assert_eq!(place(Role::L3, Direction::Ingress), Place::Beside);
         assert_eq!(Place::at_hook("connect6", true), Place::Instead);
         assert_eq!(Place::at_hook("peername6", true), Place::Beside);

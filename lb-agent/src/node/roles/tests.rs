@@ -69,11 +69,11 @@ fn named(view: &View, node: &Identity) -> Vec<(String, Role)> {
 fn devices_are_known_by_what_they_are() {
     let expected = [
         ("lo", Role::Host),
-        ("eth0", Role::Edge),
+        ("eth0", Role::External),
         ("veth1", Role::Pod),
         ("cali1", Role::Pod),
-        ("flannel.1", Role::Edge),
-        ("eth1", Role::Edge),
+        ("flannel.1", Role::External),
+        ("eth1", Role::External),
     ];
     let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
     assert_eq!(named(&view(), &node()), expected);
@@ -90,20 +90,20 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     view.addresses.retain(|own| own.index != 9);
     assert_eq!(role(&view, &node(), "eth1"), None, "nothing is routed by it");
     view.ways.gateways.insert(9);
-    assert_eq!(role(&view, &node(), "eth1"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "eth1"), Some(Role::External));
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth1"), None);
     // A route to a network on the link: the node's addresses are on `lo`.
     view.ways.forget(9);
     view.ways.networks.insert(9);
     view.links.get_mut(&9).unwrap().is_up = true;
-    assert_eq!(role(&view, &node(), "eth1"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "eth1"), Some(Role::External));
     view.links.get_mut(&9).unwrap().is_up = false;
     // A virtual interface over it has an address of its own.
     let lower = Some(9);
     drop(view.links.insert(10, Link { peer: lower, ..link(10, "eth1.100", LinkKind::Other) }));
     view.addresses.push(address(10, "172.17.0.9"));
-    assert_eq!(role(&view, &node(), "eth1.100"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "eth1.100"), Some(Role::External));
 }
 
 /// As on a node that is a container itself: its uplinks are veths.
@@ -118,7 +118,7 @@ fn a_veth_that_carries_another_card_is_no_pods() {
     assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by the VLAN");
     view.addresses.push(address(31, "172.21.0.1"));
     assert_eq!(role(&view, &node(), "eth2"), None);
-    assert_eq!(role(&view, &node(), "eth2.7"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "eth2.7"), Some(Role::External));
     // The port of a bond, which may not be up yet.
     drop(view.links.remove(&31));
     drop(view.links.insert(32, Link { is_up: false, ..link(32, "bond0", LinkKind::Bond) }));
@@ -126,11 +126,11 @@ fn a_veth_that_carries_another_card_is_no_pods() {
     assert_eq!(role(&view, &node(), "eth2"), None);
     view.links.get_mut(&32).unwrap().is_up = true;
     view.addresses.push(address(32, "172.22.0.1"));
-    assert_eq!(role(&view, &node(), "bond0"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "bond0"), Some(Role::External));
     // With an address of the Node object it is external, whatever is stacked on it.
     let node = Identity { addresses: vec![ip("172.23.0.1")], ..node() };
     view.addresses.push(address(30, "172.23.0.1"));
-    assert_eq!(role(&view, &node, "eth2"), Some(Role::Edge));
+    assert_eq!(role(&view, &node, "eth2"), Some(Role::External));
 }
 
 #[test]
@@ -141,7 +141,7 @@ fn a_bridge_leads_outside_by_ports_that_are_no_pods() {
     view.addresses.push(address(20, "172.18.0.9"));
     assert_eq!(role(&view, &node(), "br0"), None, "it may wait for its first pod");
     drop(view.links.insert(21, port(21, "vm0")));
-    assert_eq!(role(&view, &node(), "br0"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "br0"), Some(Role::External));
     let pods = Link { elsewhere: Some(5), kind: LinkKind::Veth, ..port(22, "veth7") };
     drop(view.links.insert(22, pods));
     assert_eq!(role(&view, &node(), "br0"), None);
@@ -206,7 +206,7 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     drop(view.links.insert(31, second));
     assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by it");
     view.ways.gateways.insert(31);
-    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Edge), "nobody says where pods are");
+    assert_eq!(role(&view, &node(), "eth2"), Some(Role::External), "nobody says where pods are");
     view.addresses.push(address(31, "172.21.0.1"));
     view.links.get_mut(&31).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth2"), None, "down, with a network: nothing yet");
@@ -216,7 +216,7 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     view.links.get_mut(&31).unwrap().controller = Some(32);
     drop(view.links.insert(32, link(32, "br1", LinkKind::Bridge)));
     view.addresses.push(address(32, "172.21.0.1"));
-    assert_eq!(role(&view, &node(), "br1"), Some(Role::Edge));
+    assert_eq!(role(&view, &node(), "br1"), Some(Role::External));
     assert_eq!(role(&view, &node(), "eth2"), None);
 }
 
@@ -255,7 +255,7 @@ fn a_member_of_a_vrf_is_what_it_would_be_without_it() {
         (one.role, one.device.hardware)
     };
     assert_eq!(of("cali1"), (Role::Pod, [5; 6]));
-    assert_eq!(of("eth1"), (Role::Edge, [7; 6]));
+    assert_eq!(of("eth1"), (Role::External, [7; 6]));
 }
 
 #[test]
@@ -265,8 +265,12 @@ fn patterns_replace_discovery_for_their_role() {
         pods: vec!["left".parse().unwrap()],
         ..node()
     };
-    let expected =
-        [("lo", Role::Host), ("eth0", Role::Edge), ("left", Role::Pod), ("eth1", Role::Edge)];
+    let expected = [
+        ("lo", Role::Host),
+        ("eth0", Role::External),
+        ("left", Role::Pod),
+        ("eth1", Role::External),
+    ];
     let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
     assert_eq!(named(&view(), &patterns), expected);
 }
@@ -282,7 +286,7 @@ fn a_veth_with_a_network_is_an_uplink_or_ambiguous() {
         all.into_iter().find(|it| it.name == "cali1").map(|it| it.role)
     };
     assert_eq!(role(&ranges("172.20.0.0/24")), Some(Role::Pod));
-    assert_eq!(role(&ranges("10.244.0.0/24")), Some(Role::Edge));
+    assert_eq!(role(&ranges("10.244.0.0/24")), Some(Role::External));
     assert_eq!(role(&ranges("fd00::/64")), Some(Role::Pod), "of the other family");
     assert!(ambiguous(&view, &ranges("10.244.0.0/24")).is_empty());
     let named = Identity { pods: vec!["cali*".parse().unwrap()], ..node() };

@@ -64,7 +64,7 @@ fn tc_knows_of_what_an_earlier_run_left_until_it_is_off() {
     let off = Acceleration::Off;
     accelerator.apply(off, &[&veth(1)], &mut kernel, true);
     assert_eq!(kernel.has, [7].into());
-    assert!(accelerator.may_be_on(), "it is on a device that is no edge any more");
+    assert!(accelerator.may_be_on(), "it is on a device that is not external any more");
     kernel.has.clear();
     accelerator.apply(off, &[&veth(1)], &mut kernel, true);
     assert!(!accelerator.may_be_on());

@@ -25,11 +25,11 @@ impl Acceleration {
     pub(super) fn apply(
         &mut self,
         setting: config::Acceleration,
-        edges: &[&Link],
+        external: &[&Link],
         datapath: &mut Datapath,
         tc_knows: bool,
     ) {
-        self.has_changed |= self.accelerator.apply(setting, edges, datapath, tc_knows);
+        self.has_changed |= self.accelerator.apply(setting, external, datapath, tc_knows);
     }
 
     /// Records the interfaces that lost the program, with the reasons why it was not attached again.

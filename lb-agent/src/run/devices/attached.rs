@@ -48,10 +48,10 @@ impl Attached {
     }
 
     /// Returns the links of the external interfaces, those without a link-layer header included.
-    pub(super) fn edges<'a>(&self, view: &'a View) -> Vec<&'a Link> {
-        let is_edge = |role| matches!(role, Role::Edge | Role::L3);
-        let edges = self.devices.values().filter(|device| is_edge(device.role));
-        edges.filter_map(|device| view.links.get(&device.index)).collect()
+    pub(super) fn external<'a>(&self, view: &'a View) -> Vec<&'a Link> {
+        let is_external = |role| matches!(role, Role::External | Role::L3);
+        let external = self.devices.values().filter(|device| is_external(device.role));
+        external.filter_map(|device| view.links.get(&device.index)).collect()
     }
 
     /// Forgets the written flags of an interface. Call it when its row is removed, or written without them.
@@ -68,7 +68,7 @@ impl Attached {
     ) {
         for (index, assignment) in &self.devices {
             let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
-            let has_link = matches!(assignment.role, Role::Pod | Role::Edge);
+            let has_link = matches!(assignment.role, Role::Pod | Role::External);
             let opens = if has_short_cuts && has_link { Device::BYPASS } else { 0 };
             write(&mut self.flags, maps, assignment, sends | opens);
         }

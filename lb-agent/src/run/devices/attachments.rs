@@ -123,9 +123,9 @@ impl Attachments {
 
     /// Sets the metrics of interfaces with programs.
     pub(super) fn count(&self, numbers: &Numbers) {
-        let [pods, edges] = &numbers.devices;
+        let [pods, external] = &numbers.devices;
         Numbers::set(pods, self.attached.count(Role::Pod) + self.newcomers.count());
-        Numbers::set(edges, self.attached.count(Role::Edge) + self.attached.count(Role::L3));
+        Numbers::set(external, self.attached.count(Role::External) + self.attached.count(Role::L3));
     }
 
     fn attach(&mut self, device: Assignment, maps: &mut Maps, numbers: &Numbers) {

@@ -95,7 +95,7 @@ fn is_own(maps: &Maps, ip: IpAddr) -> Result<bool, Error> {
 }
 
 const fn role(row: &Device) -> Role {
-    if row.flags & Device::POD != 0 { Role::Pod } else { Role::Edge }
+    if row.flags & Device::POD != 0 { Role::Pod } else { Role::External }
 }
 
 fn name(device: u32) -> String {

@@ -105,9 +105,9 @@ fn masquerades(
     let Choice { service, backend, .. } = choice;
     let is_far = backend.flags & Backend::LOCAL == 0;
     if !settings.has(Settings::MASQUERADE_KUBE_PROXY) {
-        return is_far && (role == Role::Edge || settings.node.is_pod(source) == Some(false));
+        return is_far && (role == Role::External || settings.node.is_pod(source) == Some(false));
     }
-    let elsewhere = role == Role::Edge && is_far;
+    let elsewhere = role == Role::External && is_far;
     if backend.ip == *source {
         return true;
     }

@@ -177,7 +177,7 @@ fn shift<T: Tables>(
 /// and that connection never gets a flow on this node.
 #[inline(never)]
 fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choice) -> bool {
-    role == Role::Edge
+    role == Role::External
         && choice.service.flags.has(Flags::EXTERNAL)
         && choice.backend.flags & Backend::LOCAL != 0
         && settings.node.is_pod(source) == Some(true)

@@ -18,7 +18,7 @@ const VIP: &str = "198.51.100.1:443";
 const NOBODY: &str = "203.0.113.200:9000";
 /// The node's address with a port of ours.
 const OURS: &str = "192.168.0.10:62000";
-const ROLES: [Role; 3] = [Role::Pod, Role::Edge, Role::Host];
+const ROLES: [Role; 3] = [Role::Pod, Role::External, Role::Host];
 
 fn node() -> Fake {
     let mut node = Fake::node();

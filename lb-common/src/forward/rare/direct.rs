@@ -117,7 +117,7 @@ pub(in crate::forward) fn has_our_source<T: Clock + Filters + Flows>(
     role: Role,
 ) -> bool {
     let is_first = headers.view.is_syn() || headers.view.protocol != Protocol::TCP;
-    if role != Role::Edge || !is_first {
+    if role != Role::External || !is_first {
         return false;
     }
     let tuple = &headers.key.tuple;

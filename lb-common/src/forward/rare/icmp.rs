@@ -97,7 +97,7 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     if is_to_host && shows_frontend {
         host::find_delivery(packet, tables, flow, *role, exit)?;
     }
-    let leaves = headers.key.side == Side::EGRESS && *role == Role::Edge;
+    let leaves = headers.key.side == Side::EGRESS && *role == Role::External;
     let shows_frontend = shows_frontend || leaves && flow.kind == Kind::REPLY;
     outside(packet, headers, (flow, shows_frontend), quoted, &mut exit.icmp)
         .and_then(|()| quoted::write(packet, headers, flow, quoted))

@@ -25,7 +25,7 @@ pub(in crate::forward) fn may_be<P: Packet, T: Filters + Flows>(
     (tuple, class): (&Tuple, Class),
     role: Role,
 ) -> bool {
-    role == Role::Edge
+    role == Role::External
         && !packet.is_at_xdp()
         && settings.has(Settings::ACCELERATED)
         && (tables.is_in_use(&tuple.destination, tuple.destination_port)

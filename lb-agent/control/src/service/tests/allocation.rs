@@ -11,10 +11,10 @@ fn statements_57_60_addresses_by_name() {
         refusal(cluster.create(&with("10.96.136.8"))),
         "spec.clusterIPs: Invalid value: [\"10.96.136.8\"]: failed to allocate IP 10.96.136.8: provided IP is already allocated"
     );
-    for edge in ["10.96.0.0", "10.96.255.255", "192.0.2.1"] {
-        let text = refusal(cluster.create(&with(edge)));
+    for reserved in ["10.96.0.0", "10.96.255.255", "192.0.2.1"] {
+        let text = refusal(cluster.create(&with(reserved)));
         let end = format!(
-            "failed to allocate IP {edge}: the provided network does not match the current range"
+            "failed to allocate IP {reserved}: the provided network does not match the current range"
         );
         assert!(text.ends_with(&end), "{text}");
     }
