@@ -49,7 +49,7 @@ pub enum NodeState {
     /// The node stays in the cluster.
     Eligible,
     /// The node is being deleted, or has the autoscaler's taint for deletion.
-    Leaving,
+    Deleting,
 }
 
 /// The body of `/healthz` and `/livez`.

@@ -29,7 +29,7 @@ const MASQUERADE: u32 = 300;
 #[derive(Debug, Default)]
 pub struct Context {
     /// Draining frontends; the sweep reports those with flows.
-    pub leaving: BTreeSet<Frontend>,
+    pub draining: BTreeSet<Frontend>,
     /// Time when the sweep began, by the grace clock.
     pub began: Duration,
     /// Idle timeouts of flows.
@@ -47,7 +47,7 @@ pub struct Report {
     pub renewed: usize,
     /// Number of affinity entries that were removed: expired, or of a service without affinity.
     pub forgotten: usize,
-    /// Those of [`Context::leaving`] that have flows.
+    /// Those of [`Context::draining`] that have flows.
     pub live: BTreeSet<Frontend>,
     /// The same as [`Context::began`].
     pub began: Duration,
@@ -104,8 +104,8 @@ fn see(
     if own.has_lost(flow) {
         lost.push(*key);
     // Usually nothing drains; then the walk compares no frontends.
-    } else if flow.is_forward() && !context.leaving.is_empty() {
-        live.extend(left(&context.leaving, frontend(key)));
+    } else if flow.is_forward() && !context.draining.is_empty() {
+        live.extend(draining_of(&context.draining, frontend(key)));
     }
 }
 
@@ -123,11 +123,11 @@ const fn fuller(one: (usize, u32), other: (usize, u32)) -> (usize, u32) {
 }
 
 /// Returns the draining frontends that a flow may use: that of its address, and the `NodePort` of any address.
-fn left(leaving: &BTreeSet<Frontend>, to: Frontend) -> impl Iterator<Item = Frontend> {
+fn draining_of(draining: &BTreeSet<Frontend>, to: Frontend) -> impl Iterator<Item = Frontend> {
     let both = [to, Frontend::node_port(to.ip, to.port, to.protocol)];
     // Datagrams look up their frontend again when it is removed.
     let is_kept = to.protocol == Protocol::TCP;
-    both.into_iter().filter(move |frontend| is_kept && leaving.contains(frontend))
+    both.into_iter().filter(move |frontend| is_kept && draining.contains(frontend))
 }
 
 /// Returns the frontend of a forward entry.

@@ -129,11 +129,11 @@ impl Flags {
     /// The policy that governs this frontend is Local.
     pub const LOCAL_POLICY: Self = Self(2);
     /// Only listed sources may use this frontend (`loadBalancerSourceRanges`): look up `SOURCE_RANGES`.
-    pub const SOURCES: Self = Self(4);
+    pub const SOURCE_RANGES: Self = Self(4);
     /// Some endpoint is usable somewhere in the cluster: an empty Local set drops instead of rejecting.
     pub const ANYWHERE: Self = Self(8);
     /// The service was removed: only existing TCP flows continue; new packets are treated as if it did not exist.
-    pub const LEAVING: Self = Self(16);
+    pub const DRAINING: Self = Self(16);
     /// The entry is only the marker of a known ClusterIP: packets to any other port of it are rejected.
     pub const ADDRESS: Self = Self(32);
     pub const NODE_PORT: Self = Self(64);

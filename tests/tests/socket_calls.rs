@@ -242,7 +242,7 @@ fn socket_calls_are_the_same_in_the_kernel() -> Result<()> {
     let worlds = [
         ("served", tables(netns, &BACKENDS, both)),
         ("without backends", tables(netns, &[], both)),
-        ("with sources", tables(netns, &BACKENDS, flags(Flags::SOURCES))),
+        ("with sources", tables(netns, &BACKENDS, flags(Flags::SOURCE_RANGES))),
         ("of local policy", tables(netns, &[], flags(Flags::LOCAL_POLICY.with(Flags::ANYWHERE)))),
         ("sticky", tables(netns, &BACKENDS, sticky)),
         ("of a pod", tables(netns + 1, &BACKENDS, both)),

@@ -15,7 +15,7 @@ fn a_node_that_leaves_is_alive_but_not_healthy() {
     assert_eq!((code(&health, true), code(&health, false)), (503, 200), "node unknown");
     health.node(NodeState::Eligible);
     assert_eq!((code(&health, true), code(&health, false)), (200, 200));
-    health.node(NodeState::Leaving);
+    health.node(NodeState::Deleting);
     assert_eq!((code(&health, true), code(&health, false)), (503, 200));
     assert_eq!(health.answers()[&("healthz", 503)], 2);
 }
@@ -86,11 +86,11 @@ async fn families_tell_of_their_last_update_and_the_whole_of_now() {
     let stale = body(&health).await;
     assert_eq!(stale["lastUpdated"], stale["status"]["IPv4"]["lastUpdated"]);
     health.updated();
-    health.node(NodeState::Leaving);
-    let leaving = body(&health).await;
-    assert_eq!(leaving["lastUpdated"], leaving["status"]["IPv4"]["lastUpdated"]);
+    health.node(NodeState::Deleting);
+    let deleting = body(&health).await;
+    assert_eq!(deleting["lastUpdated"], deleting["status"]["IPv4"]["lastUpdated"]);
     assert_eq!(
-        (&leaving["healthy"], leaving["status"]["IPv4"]["healthy"].clone()),
+        (&deleting["healthy"], deleting["status"]["IPv4"]["healthy"].clone()),
         (&true.into(), true.into())
     );
     assert_eq!((&stale["healthy"], &stale["status"]), (&false.into(), &stale_status(&first)));

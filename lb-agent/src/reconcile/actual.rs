@@ -118,7 +118,7 @@ impl Reconciler {
         let entry = own.map(|own| key(own, plan.key.protocol));
         let service = entry.filter_map(|frontend| self.frontends.get(&frontend));
         let mine = |service: &&Service| {
-            !service.flags.has(Flags::LEAVING) && !service.flags.has(Flags::EXTERNAL)
+            !service.flags.has(Flags::DRAINING) && !service.flags.has(Flags::EXTERNAL)
         };
         service.filter(mine).map(|service| service.id).find(|id| self.ports.has_orphan(*id))
     }
@@ -172,7 +172,7 @@ impl Port {
 fn orphans(actual: &Actual) -> BTreeMap<ServiceId, Port> {
     let mut newest: BTreeMap<ServiceId, &Service> = BTreeMap::new();
     let is_live = |service: &&Service| {
-        !service.flags.has(Flags::LEAVING) && !service.flags.has(Flags::ADDRESS)
+        !service.flags.has(Flags::DRAINING) && !service.flags.has(Flags::ADDRESS)
     };
     for service in actual.services.iter().map(|(_, service)| service).filter(is_live) {
         let place = newest.entry(service.id).or_insert(service);

@@ -10,7 +10,7 @@ use super::{GRACE, Op, Reconciler};
 impl Reconciler {
     /// Removes the draining frontends that no flow uses.
     ///
-    /// `live` are those of [`Reconciler::leaving`] with flows, whichever service had the frontend when a flow began (it
+    /// `live` are those of [`Reconciler::draining`] with flows, whichever service had the frontend when a flow began (it
     /// may have passed to another one since). `began` is the time when reading the flows began: frontends that began to
     /// drain later may have flows that were missed.
     pub fn remove_drained(
@@ -35,7 +35,7 @@ impl Reconciler {
     }
 
     /// Returns the draining frontends, for [`Reconciler::remove_drained`].
-    pub fn leaving(&self) -> BTreeSet<Frontend> {
+    pub fn draining(&self) -> BTreeSet<Frontend> {
         self.frontends.draining().map(|(frontend, _)| *frontend).collect()
     }
 }

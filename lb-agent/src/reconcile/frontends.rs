@@ -43,8 +43,8 @@ impl Frontends {
             ranges.add(frontend, service);
         }
         // The time of an earlier run is not known, so their grace period starts again.
-        let leaving = written.iter().filter(|(_, service)| service.flags.has(Flags::LEAVING));
-        let draining = leaving.map(|(frontend, _)| (*frontend, now)).collect();
+        let draining = written.iter().filter(|(_, service)| service.flags.has(Flags::DRAINING));
+        let draining = draining.map(|(frontend, _)| (*frontend, now)).collect();
         Self { written, draining, ranges, ..Self::default() }
     }
 
@@ -157,7 +157,7 @@ impl Frontends {
         let service = self.written.get(frontend).filter(|_| frontend.protocol == Protocol::TCP)?;
         let none = Set::default();
         let kind = service.flags.0 & (Flags::EXTERNAL.0 | Flags::NODE_PORT.0);
-        let flags = Flags(kind).with(Flags::LEAVING);
+        let flags = Flags(kind).with(Flags::DRAINING);
         Some(Service { flags, affinity: 0, cluster: none, local: none, ..*service })
     }
 
@@ -212,7 +212,7 @@ impl Frontends {
                     self.ranges.count_removal();
                 }
             }
-            if service.is_some_and(|service| service.flags.has(Flags::LEAVING)) {
+            if service.is_some_and(|service| service.flags.has(Flags::DRAINING)) {
                 // The first time counts: an entry that is written again keeps its deadline.
                 self.draining.entry(*frontend).or_insert(now);
             } else {

@@ -18,7 +18,7 @@ impl Reconciler {
             let all = written.range(Frontend::cluster_address(ip)..);
             all.take_while(move |(frontend, _)| frontend.ip == ip)
         };
-        let others = Flags::EXTERNAL.0 | Flags::ADDRESS.0 | Flags::LEAVING.0;
+        let others = Flags::EXTERNAL.0 | Flags::ADDRESS.0 | Flags::DRAINING.0;
         let is_asked = |service: &Service| service.flags.0 & others == 0;
         let all = addresses.iter().flat_map(of);
         all.filter(|(_, service)| is_asked(service)).map(|(frontend, _)| *frontend).collect()
@@ -58,7 +58,7 @@ pub(super) fn marked(kept: &BTreeSet<Frontend>, frontend: Frontend, service: Ser
     let is_kept = if service.flags.has(Flags::ADDRESS) {
         kept.range(frontend..).next().is_some_and(|first| first.ip == frontend.ip)
     } else {
-        service.flags.0 & (Flags::EXTERNAL.0 | Flags::LEAVING.0) == 0 && kept.contains(&frontend)
+        service.flags.0 & (Flags::EXTERNAL.0 | Flags::DRAINING.0) == 0 && kept.contains(&frontend)
     };
     let flags = if is_kept { service.flags.with(Flags::HOST) } else { service.flags };
     Service { flags, ..service }

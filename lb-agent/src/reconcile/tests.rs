@@ -94,7 +94,7 @@ fn draining_frontends_stay_while_tcp_flows_do() {
     world.plan(vec![change(1, None), change(2, None)]);
     let left: Vec<Frontend> = world.maps.services.keys().copied().collect();
     assert_eq!(left.len(), 2, "ClusterIP and NodePort of the TCP service");
-    assert_eq!(world.reconciler.leaving(), left.iter().copied().collect());
+    assert_eq!(world.reconciler.draining(), left.iter().copied().collect());
     let wildcard = left.iter().find(|frontend| frontend.port.get() == 30_000).unwrap();
     let live = BTreeSet::from([*wildcard]);
     let early = world.reconciler.remove_drained(world.now, world.now, &BTreeSet::new());

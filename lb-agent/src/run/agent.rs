@@ -160,10 +160,10 @@ impl Agent {
 
     /// Takes in a change of the Node object, or its absence.
     fn take_node(&mut self) {
-        let leaving = self.tracker.node().map(|node| node.deleting || node.to_be_deleted);
-        self.health.node(match leaving {
+        let deleting = self.tracker.node().map(|node| node.deleting || node.to_be_deleted);
+        self.health.node(match deleting {
             None => NodeState::Unknown,
-            Some(true) => NodeState::Leaving,
+            Some(true) => NodeState::Deleting,
             Some(false) => NodeState::Eligible,
         });
         self.shown.node(self.tracker.node());

@@ -181,7 +181,7 @@ impl Agent {
         let maps = Arc::clone(maps);
         let context = sweep::Context {
             // Taken now: the walk runs beside the main loop, which may change it.
-            leaving: self.reconciler.leaving(),
+            draining: self.reconciler.draining(),
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
         };

@@ -159,7 +159,7 @@ fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
         sources.entry(source.service).or_default().insert(text);
     }
     // Draining entries serve only known flows, so they are not a difference.
-    let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::LEAVING);
+    let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::DRAINING);
     let meaning = |(frontend, service): &(Frontend, Service)| {
         let mut rules: BTreeSet<String> = BTreeSet::new();
         if !service.flags.has(Flags::ADDRESS) {
@@ -168,7 +168,7 @@ fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
             for (set, which) in [(service.cluster, "cluster"), (service.local, "local")] {
                 rules.extend(members(actual, service.id, set, which));
             }
-            if service.flags.has(Flags::SOURCES) {
+            if service.flags.has(Flags::SOURCE_RANGES) {
                 rules.extend(sources.get(&service.id).into_iter().flatten().cloned());
             }
         }
@@ -181,7 +181,7 @@ fn flags(flags: Flags) -> impl Iterator<Item = String> {
     let names = [
         (Flags::EXTERNAL, "external traffic policy"),
         (Flags::LOCAL_POLICY, "policy Local"),
-        (Flags::SOURCES, "only listed sources"),
+        (Flags::SOURCE_RANGES, "only listed sources"),
         (Flags::ANYWHERE, "endpoints elsewhere"),
         (Flags::NODE_PORT, "NodePort"),
     ];

@@ -70,7 +70,7 @@ pub(super) fn entries(maps: &Maps, bpf_dir: &Path) -> Result<(Vec<Entry>, StateF
 /// Returns the number of backends of the frontends in `services`. Each is counted once per service port.
 pub(super) fn backends(maps: &Maps, services: &[(Frontend, Service)]) -> Result<usize, Error> {
     let lines = maps.lines(Actual::lines_in_use(services))?;
-    let live = services.iter().filter(|(_, service)| !service.flags.has(Flags::LEAVING));
+    let live = services.iter().filter(|(_, service)| !service.flags.has(Flags::DRAINING));
     let sets = live.flat_map(|(_, service)| [service.cluster, service.local]);
     let ids: BTreeSet<u32> = sets.flat_map(|set| rows(set, &lines).collect::<Vec<_>>()).collect();
     Ok(ids.len())
@@ -92,8 +92,8 @@ fn entry(
         policy: if flags.has(Flags::LOCAL_POLICY) { "Local" } else { "Cluster" },
         affinity_seconds: service.affinity,
         generation: service.generation,
-        leaving: flags.has(Flags::LEAVING),
-        source_ranges: flags.has(Flags::SOURCES),
+        leaving: flags.has(Flags::DRAINING),
+        source_ranges: flags.has(Flags::SOURCE_RANGES),
         cluster: members(service.cluster),
         local: members(service.local),
     }
@@ -200,7 +200,7 @@ pub(super) fn samples(names: &BTreeMap<u32, String>) -> Vec<Entry> {
     let cluster = Set { line: 0, members: 2, slots: 0 };
     let service = Service { id: 1, affinity: 60, cluster, ..Service::default() };
     let node_port = Service { flags: Flags::NODE_PORT.with(Flags::EXTERNAL), ..service };
-    let gone = Service { id: 2, flags: Flags::LEAVING, ..Service::default() };
+    let gone = Service { id: 2, flags: Flags::DRAINING, ..Service::default() };
     let ip = Ip::v4([10, 96, 0, 1]);
     let rows = [
         (Frontend::node_port(ip, Port::new(30_080), Protocol::TCP), node_port),

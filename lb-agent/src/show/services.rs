@@ -195,10 +195,10 @@ fn page(port: &ServicePort) -> String {
             0 => String::new(),
             seconds => format!(", affinity {seconds}s"),
         };
-        let leaving = if entry.leaving { ", draining" } else { "" };
+        let draining = if entry.leaving { ", draining" } else { "" };
         line("", "");
         line(entry.kind, &entry.frontend);
-        line("  Policy", &format!("{}{affinity}{leaving}", entry.policy));
+        line("  Policy", &format!("{}{affinity}{draining}", entry.policy));
         for (policy, backends) in [("Cluster", &entry.cluster), ("Local", &entry.local)] {
             // An empty set matters only under the policy that applies; the other set is empty for most frontends.
             if backends.is_empty() && (policy != entry.policy || entry.leaving) {

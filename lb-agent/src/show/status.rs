@@ -118,8 +118,8 @@ fn services(text: &mut String, maps: &Maps) -> Result<(), Error> {
     let services = maps.services()?;
     let count =
         |is: fn(Flags) -> bool| services.iter().filter(|(_, service)| is(service.flags)).count();
-    let leaving = count(|flags| flags.has(Flags::LEAVING));
-    let frontends = count(|flags| !flags.has(Flags::ADDRESS) && !flags.has(Flags::LEAVING));
+    let draining = count(|flags| flags.has(Flags::DRAINING));
+    let frontends = count(|flags| !flags.has(Flags::ADDRESS) && !flags.has(Flags::DRAINING));
     let served = list::backends(maps, &services)?;
     let rows = maps.backends()?.iter().filter(|row| row.service != 0).count();
     // Removed backends keep their rows for a while.
@@ -128,7 +128,7 @@ fn services(text: &mut String, maps: &Maps) -> Result<(), Error> {
         left => format!(" ({left} removed)"),
     };
     let value =
-        format!("{frontends} frontends, {served} backends{left}, {leaving} frontends draining");
+        format!("{frontends} frontends, {served} backends{left}, {draining} frontends draining");
     line(text, "Services", &value);
     Ok(())
 }

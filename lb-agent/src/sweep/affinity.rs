@@ -47,8 +47,8 @@ mod tests {
     #[test]
     fn a_frontend_that_left_ends_no_affinity_of_the_others() {
         let stays = Service { id: 1, affinity: 60, ..Service::default() };
-        let left = Service { id: 1, flags: Flags::LEAVING, ..Service::default() };
-        let alone = Service { id: 2, flags: Flags::LEAVING, ..Service::default() };
+        let left = Service { id: 1, flags: Flags::DRAINING, ..Service::default() };
+        let alone = Service { id: 2, flags: Flags::DRAINING, ..Service::default() };
         for order in [[stays, left, alone], [left, alone, stays]] {
             assert_eq!(timeouts(order.into_iter()), HashMap::from([(1, 60), (2, 0)]));
         }

@@ -64,9 +64,9 @@ fn a_connection_keeps_what_it_goes_to_whichever_service_had_that_when_it_began()
     let [(key, flow), _] = pair(Protocol::TCP, 0, [Shown::NOTHING; 2]).try_into().unwrap();
     let to = frontend(&key);
     let node_port = Frontend::node_port(to.ip, to.port, to.protocol);
-    let of = |leaving: &[Frontend]| {
-        let leaving = leaving.iter().copied().collect();
-        left(&leaving, frontend(&key)).collect::<Vec<_>>()
+    let of = |draining: &[Frontend]| {
+        let draining = draining.iter().copied().collect();
+        draining_of(&draining, frontend(&key)).collect::<Vec<_>>()
     };
     assert!(flow.is_forward());
     assert_eq!(of(&[to]), [to]);

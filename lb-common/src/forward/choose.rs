@@ -69,13 +69,13 @@ pub(super) fn locate<T: Clock + Node + Services>(
         return Err(Refusal::Pass(PassReason::NotOurs));
     }
     let is_there = tables.service(&choice.frontend, &mut choice.service);
-    let is_leaving = is_there && choice.service.flags.has(Flags::LEAVING);
-    if is_there && !is_leaving {
+    let is_draining = is_there && choice.service.flags.has(Flags::DRAINING);
+    if is_there && !is_draining {
         let is_hosts = choice.service.flags.has(Flags::HOST);
         return if is_hosts { Err(Refusal::Pass(PassReason::NotOurs)) } else { Ok(()) };
     }
     // A removed frontend begins no flow, unless a `NodePort` or a range has an entry for its address.
-    let rest = if is_leaving { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
+    let rest = if is_draining { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
     if !is_in_ranges {
         return rest;
     }
@@ -115,7 +115,7 @@ pub(super) fn locate_loopback<T: Clock + Node + Services>(
     choice.frontend.ip = choice.frontend.ip.any_of_family();
     let is_served = settings.has(Settings::LOOPBACK_NODE_PORTS)
         && tables.service(&choice.frontend, &mut choice.service)
-        && !choice.service.flags.has(Flags::LEAVING);
+        && !choice.service.flags.has(Flags::DRAINING);
     if is_served { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) }
 }
 
@@ -139,10 +139,12 @@ pub(super) fn choose<T: Clock + Node + Services>(
     if flags.has(Flags::ADDRESS) {
         return Err(Refusal::Reject(Turn::UnknownPort));
     }
-    if flags.has(Flags::LEAVING) {
+    if flags.has(Flags::DRAINING) {
         return Err(Refusal::Pass(PassReason::Leaving));
     }
-    if flags.has(Flags::SOURCES) && !tables.allows(&Source::new(service.id, choice.asker.source)) {
+    if flags.has(Flags::SOURCE_RANGES)
+        && !tables.allows(&Source::new(service.id, choice.asker.source))
+    {
         return Err(Refusal::Drop(DropReason::SourceNotAllowed));
     }
     let only_local = is_local_only(flags, &choice.asker);

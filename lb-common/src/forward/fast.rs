@@ -132,8 +132,8 @@ fn egress_of<P: Packet, T: Tables, const V4: bool>(
         let may_have_our_source = view.protocol != Protocol::TCP
             && settings.node.is_source_port(key.tuple.source_port)
             && packet.is_from_host();
-        let may_be_noted = may_have_our_source || direct::may_be_own(settings, &key.tuple, role);
-        return if may_be_noted { None } else { Some(NOT_OURS) };
+        let may_be_recorded = may_have_our_source || direct::may_be_own(settings, &key.tuple, role);
+        return if may_be_recorded { None } else { Some(NOT_OURS) };
     }
     let what = match flow.kind {
         Kind::REPLY => Translation::Reply,

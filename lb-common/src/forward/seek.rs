@@ -100,7 +100,7 @@ fn without_service<P: Packet, T: Tables>(
         return NOT_OURS;
     }
     if *role == Role::External {
-        direct::note_outside(tables, headers, found);
+        direct::record_outside(tables, headers, found);
         return NOT_OURS;
     }
     *next = direct::find(packet, tables, headers, found, choice, begin)?;
@@ -117,7 +117,7 @@ fn without_flow<T: Tables>(
     role: Role,
 ) -> Step<()> {
     if direct::may_be_own(settings, &headers.key.tuple, role) {
-        direct::note_own(tables, settings, headers, found);
+        direct::record_own(tables, settings, headers, found);
     }
     NOT_OURS
 }

@@ -145,7 +145,7 @@ pub const fn depends_on_address(settings: &Settings, service: &Service, is_host:
     let flags = service.flags;
     service.affinity != 0
         || !is_host
-            && (flags.has(Flags::SOURCES)
+            && (flags.has(Flags::SOURCE_RANGES)
                 || flags.has(Flags::EXTERNAL) && flags.has(Flags::LOCAL_POLICY)
                 || settings.has(Settings::MASQUERADE_KUBE_PROXY))
 }

@@ -106,7 +106,7 @@ fn answer(setup: &Setup, question: &Question, cell: Cell, backend: Backend) -> R
             Family::V6 => Ipv6Addr::new(0x100, 0, 0, 0, 0, 0, 0, 8).into(),
         }
     } else {
-        leaving_address(setup, backend)?.of(question.family)
+        outgoing_address(setup, backend)?.of(question.family)
     };
     Ok(Seen::Answer(backend.name(), saw))
 }
@@ -133,11 +133,11 @@ fn host_address(
     if backend.is_host || is_routed_to_frontend {
         return own_address(Source::Host, question.family);
     }
-    Ok(leaving_address(setup, backend)?.of(question.family))
+    Ok(outgoing_address(setup, backend)?.of(question.family))
 }
 
 /// The address of the node on the interface towards a backend.
-fn leaving_address(setup: &Setup, backend: Backend) -> Result<Addresses> {
+fn outgoing_address(setup: &Setup, backend: Backend) -> Result<Addresses> {
     if setup.shape == Shape::Bridged && backend.is_local && !backend.is_host {
         return address::pod_gateway(1);
     }

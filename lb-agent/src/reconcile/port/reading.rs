@@ -56,7 +56,7 @@ pub(super) fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
     };
     let when = |is: bool, flag: Flags| if is { flag } else { Flags(0) };
     kind.with(when(frontend.local_policy, Flags::LOCAL_POLICY))
-        .with(when(frontend.sources && !plan.sources.is_empty(), Flags::SOURCES))
+        .with(when(frontend.sources && !plan.sources.is_empty(), Flags::SOURCE_RANGES))
         .with(when(plan.anywhere, Flags::ANYWHERE))
 }
 

@@ -89,7 +89,7 @@ impl Maps {
     /// Returns the treatment of a packet to a frontend. Draining frontends do not exist for new packets.
     pub(super) fn look_up(&self, frontend: &Frontend) -> Option<Seen> {
         let service = self.services.get(frontend)?;
-        (!service.flags.has(Flags::LEAVING)).then(|| self.see(service))
+        (!service.flags.has(Flags::DRAINING)).then(|| self.see(service))
     }
 
     pub(super) fn check_settings(&self) {

@@ -121,7 +121,7 @@ impl World {
             assert_eq!(seen.affinity, plan.affinity.unwrap_or(0));
         }
         for (frontend, service) in &self.maps.services {
-            let marks = [Flags::ADDRESS, Flags::LEAVING];
+            let marks = [Flags::ADDRESS, Flags::DRAINING];
             let stands = marks.iter().any(|mark| service.flags.has(*mark));
             assert!(stands || expected.contains_key(frontend), "{frontend:?} is asked for");
         }

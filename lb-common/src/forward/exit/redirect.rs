@@ -40,7 +40,7 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
     {
         return false;
     }
-    if let Err(why) = find_way(packet, tables, headers, &flow.to, exit) {
+    if let Err(why) = find_next_hop(packet, tables, headers, &flow.to, exit) {
         tables.count(why);
         return false;
     }
@@ -62,7 +62,7 @@ fn is_let_out(flow: &Flow, leaves: &Flow) -> bool {
 
 /// Finds the next hop, and counts the hop; otherwise returns the event that says why not.
 #[inline(always)]
-fn find_way<P: Packet, T: Clock + Flows + Node>(
+fn find_next_hop<P: Packet, T: Clock + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,

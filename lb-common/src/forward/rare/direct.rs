@@ -67,7 +67,7 @@ pub(in crate::forward) fn find<P: Packet, T: Clock + Filters + Flows>(
 /// A flow through a service that is over gives its tuple up: otherwise the reply to the SYN would be translated as one
 /// of that flow, and never reach its socket.
 #[inline(never)]
-pub(in crate::forward) fn note_outside<T: Clock + Filters + Flows + Node>(
+pub(in crate::forward) fn record_outside<T: Clock + Filters + Flows + Node>(
     tables: &T,
     headers: &Headers,
     found: &mut Found,
@@ -175,15 +175,15 @@ pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple, role: R
 /// A packet that another program of this data path has translated (on a VLAN's upper interface) has the frontend as its
 /// source. While netfilter translates connections to frontends, its replies look the same.
 #[inline(never)]
-pub(in crate::forward) fn note_own<T: Clock + Filters + Flows>(
+pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
     found: &mut Found,
 ) {
     // A RST gets no reply: a node that refuses a flood would record each of its packets.
-    let is_noted = !headers.view.is_rst() && !settings.has(Settings::DRAIN);
-    if !is_noted || found.find_answers(tables, headers, Side::INGRESS) {
+    let is_recorded = !headers.view.is_rst() && !settings.has(Settings::DRAIN);
+    if !is_recorded || found.find_answers(tables, headers, Side::INGRESS) {
         return;
     }
     let protocol = headers.key.protocol;

@@ -172,7 +172,7 @@ fn without_backends_it_is_refused_and_what_is_forbidden_is_left_to_the_packet() 
     for family in &FAMILIES {
         let empty = node(family, &[], |service| service);
         let forbidden = node(family, &family.backends, |service| Service {
-            flags: service.flags.with(Flags::SOURCES),
+            flags: service.flags.with(Flags::SOURCE_RANGES),
             ..service
         });
         let elsewhere = [family.backends[1]];
@@ -203,7 +203,7 @@ fn without_backends_it_is_refused_and_what_is_forbidden_is_left_to_the_packet() 
 #[test]
 fn allowed_source_is_the_nodes_own() {
     let mut tables = node(&V4, &V4.backends, |service| Service {
-        flags: service.flags.with(Flags::SOURCES),
+        flags: service.flags.with(Flags::SOURCE_RANGES),
         ..service
     });
     let own = at(world::NODE4).ip;

@@ -51,7 +51,7 @@ pub(super) fn tables(random: &mut Random, capacity: usize) -> Fake {
         let backends: Vec<(&str, bool)> = (0..count).map(|_| random.of(BACKENDS[family])).collect();
         let service = tables.add_service(id, &backends);
         let service = flavour(random, service);
-        if service.flags.has(Flags::SOURCES) && random.one_in(2) {
+        if service.flags.has(Flags::SOURCE_RANGES) && random.one_in(2) {
             let (network, bits) =
                 if family == 0 { ("203.0.113.8", 29) } else { ("2001:db8::", 64) };
             tables.allow(id, network, bits);
@@ -159,8 +159,8 @@ fn flavour(random: &mut Random, service: Service) -> Service {
     let mut flags = service.flags;
     for (flag, rarity) in [
         (Flags::LOCAL_POLICY, 3),
-        (Flags::SOURCES, 6),
-        (Flags::LEAVING, 12),
+        (Flags::SOURCE_RANGES, 6),
+        (Flags::DRAINING, 12),
         (Flags::ADDRESS, 24),
         (Flags::EXTERNAL, 6),
     ] {

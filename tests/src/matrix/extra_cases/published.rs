@@ -90,8 +90,8 @@ fn hints(all: &mut Objects) -> Result<()> {
     all.add((102, "zones-elsewhere"), &plain, &[a2(&zone("zone-c"))?, b2(&zone("zone-c"))?])?;
     all.add((103, "nodes"), &plain, &[a2(&node("node-a"))?, b2(&node("node-b"))?])?;
     all.add((104, "zones-local"), &local(one), &[a2(&zone("zone-b"))?, b2(&zone("zone-a"))?])?;
-    let leaving = draining(&zone("zone-b"));
-    all.add((105, "zones-draining"), &plain, &[a2(&leaving)?, b2(&leaving)?])?;
+    let terminating = draining(&zone("zone-b"));
+    all.add((105, "zones-draining"), &plain, &[a2(&terminating)?, b2(&terminating)?])?;
     let nowhere = endpoint(address::pod(1, 2)?, "node-a", &json!({"nodeName": null}));
     all.add((110, "no-node"), &local(none), &[nowhere])?;
     // The IPv4 endpoint is on this node, the IPv6 endpoint on the other.

@@ -28,7 +28,7 @@ fn sockets_of_other_namespaces_are_served_where_somebody_asks_for_it() {
 #[test]
 fn what_depends_on_a_pods_address_is_left_to_its_packets() {
     let with = |flags| move |service: Service| Service { flags, ..service };
-    let sources = node(&V4, &V4.backends, with(Flags::SOURCES.with(Flags::ANYWHERE)));
+    let sources = node(&V4, &V4.backends, with(Flags::SOURCE_RANGES.with(Flags::ANYWHERE)));
     let sticky = node(&V4, &V4.backends, |service| Service { affinity: 60, ..service });
     let local = node(&V4, &V4.backends, with(Flags::LOCAL_POLICY.with(Flags::ANYWHERE)));
     let mut hidden = plain(&V4);
