@@ -71,7 +71,7 @@ impl Bytes {
         }
     }
 
-    const fn mark(&self) -> u32 {
+    const fn kind(&self) -> u32 {
         if self.l3.is_some() { Held::L3 } else { 0 }
     }
 
@@ -240,12 +240,12 @@ impl Packet for Bytes {
 
     fn keep(&self, into: &mut Held) -> Option<()> {
         into.bytes.get_mut(..self.data.len())?.copy_from_slice(&self.data);
-        into.length = self.data.len() as u32 | self.mark();
+        into.length = self.data.len() as u32 | self.kind();
         Some(())
     }
 
     fn become_held(&mut self, held: &Held) -> Option<()> {
-        if held.length & Held::L3 != self.mark() {
+        if held.length & Held::L3 != self.kind() {
             return None;
         }
         self.data = held.bytes.get(..(held.length & !Held::L3) as usize)?.to_vec();

@@ -9,7 +9,7 @@ use crate::layout::plain;
 /// The address, port and protocol to which a client sends: the key of `SERVICES`.
 ///
 /// Three kinds share the map: an address with port and protocol (ClusterIP, external IP, load
-/// balancer VIP); a `NodePort`, whose address is [`Ip::any_of_family`]; and the mark of a known
+/// balancer VIP); a `NodePort`, whose address is [`Ip::any_of_family`]; and the marker of a known
 /// ClusterIP, whose port and protocol are 0 (its other ports are rejected).
 #[repr(C, align(8))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -175,12 +175,13 @@ impl Fake {
         }
         let mut table =
             if flow.is_protected() { &self.flows } else { &self.transient }.borrow_mut();
-        let beside = || table.keys().filter(|there| there.is_v4() == key.is_v4()).count();
-        let room = !flow.is_protected() || table.contains_key(key) || beside() < self.flow_capacity;
-        if room {
+        let entries = || table.keys().filter(|there| there.is_v4() == key.is_v4()).count();
+        let fits =
+            !flow.is_protected() || table.contains_key(key) || entries() < self.flow_capacity;
+        if fits {
             table.insert(*key, *flow);
         }
-        room
+        fits
     }
 
     /// A line, written or not.

@@ -68,11 +68,11 @@ impl Services for Fake {
 
     fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
         let mut table = self.affinity.borrow_mut();
-        let room = table.len() < self.affinity_capacity || table.contains_key(client);
-        if room {
+        let fits = table.len() < self.affinity_capacity || table.contains_key(client);
+        if fits {
             table.insert(*client, *affinity);
         }
-        room
+        fits
     }
 
     fn allows(&self, source: &Source) -> bool {

@@ -202,8 +202,8 @@ impl Fake {
     pub fn cluster_ip(&mut self, frontend: &str, protocol: Protocol, service: Service) {
         let Endpoint { ip, port, .. } = at(frontend);
         self.services.insert(Frontend::new(ip, port, protocol), service);
-        let mark = Service { id: service.id, flags: Flags::ADDRESS, ..Service::default() };
-        self.services.insert(Frontend::cluster_address(ip), mark);
+        let marker = Service { id: service.id, flags: Flags::ADDRESS, ..Service::default() };
+        self.services.insert(Frontend::cluster_address(ip), marker);
     }
 
     /// Adds a `NodePort` of a service.

@@ -151,15 +151,15 @@ pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, fragment, .. } = scratch;
     (found.key, found.flow) = (headers.key, pair.forward);
     let mut stands = true;
-    let mark = &mut pair.pending_masquerade;
+    let pending = &mut pair.pending_masquerade;
     if begin.masquerade {
-        write_masquerade(&found.key, &found.flow, mark);
-        stands = tables.put_flow(&mark.key, &mark.flow);
+        write_masquerade(&found.key, &found.flow, pending);
+        stands = tables.put_flow(&pending.key, &pending.flow);
     } else if tables.settings().is_some_and(|all| all.has(Settings::MASQUERADE_KUBE_PROXY)) {
         // An earlier flow between these ends, by another frontend, may have left an entry there whose source is not
         // chosen yet.
-        found.key.write_masquerade_key(&found.flow, &mut mark.key);
-        tables.remove_flow(&mark.key);
+        found.key.write_masquerade_key(&found.flow, &mut pending.key);
+        tables.remove_flow(&pending.key);
     }
     // The forward entry is last: a packet that finds it may rely on all others.
     stands = stands && tables.put_flow(&found.key, &found.flow);
@@ -191,10 +191,10 @@ const fn write_reply(key: &FlowKey, forward: &Flow, device: u32, reply: &mut Ent
 
 /// Writes the entry that translates the source of a flow, with no address chosen yet.
 #[inline(always)]
-const fn write_masquerade(key: &FlowKey, forward: &Flow, mark: &mut Entry) {
-    forward.write_entry(Kind::MASQUERADE, &mut mark.flow);
-    mark.flow.to = Tuple::NONE;
-    key.write_masquerade_key(forward, &mut mark.key);
+const fn write_masquerade(key: &FlowKey, forward: &Flow, pending: &mut Entry) {
+    forward.write_entry(Kind::MASQUERADE, &mut pending.flow);
+    pending.flow.to = Tuple::NONE;
+    key.write_masquerade_key(forward, &mut pending.key);
 }
 
 /// Ends the flow in `found`, which had the packet's key before, except for its forward entry.

@@ -71,10 +71,10 @@ fn age(flow: &Flow, tables: &Fake) -> String {
     let now = tables.clock.get();
     let seconds = |time: u64| (now >> 16).saturating_sub(time >> 16) / (1_000_000_000 >> 16);
     let (seen, begun) = (seconds(flow.seen), seconds(u64::from(flow.begun) << Flow::MOMENT_BITS));
-    let told = |what: &str, seconds| {
+    let text = |what: &str, seconds| {
         if seconds == 0 { String::new() } else { format!(" {what} {seconds} s ago") }
     };
-    told("seen", seen) + &told("begun", begun)
+    text("seen", seen) + &text("begun", begun)
 }
 
 /// An entry, but for its times.

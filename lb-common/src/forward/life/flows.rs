@@ -57,13 +57,13 @@ pub(in crate::forward) fn touch_part<P: Packet, T: Clock + Flows + Fragments + N
     if view.is_rst() {
         close::reset(packet, tables, view, found);
     } else {
-        mark(packet, tables, view, found);
+        record(packet, tables, view, found);
         close::after(tables, view, found);
     }
 }
 
 #[inline(always)]
-fn mark<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
+fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     packet: &P,
     tables: &T,
     view: &View,
