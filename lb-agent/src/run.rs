@@ -54,7 +54,7 @@ use devices::Devices;
 use early_drops::EarlyDrops;
 pub use error::{End, Error};
 use grace_clock::GraceClock;
-use kubernetes::Shown;
+use kubernetes::Reporter;
 use open_connections::OpenConnections;
 pub use service_manager::take_priority;
 use service_manager::{ServiceManager, take_resources};
@@ -132,7 +132,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
         open: OpenConnections::new(Arc::clone(&shared)),
         devices,
         health: health.clone(),
-        shown: Shown {
+        reporter: Reporter {
             checks: HealthChecks::new(health),
             events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),
             metrics: kube_proxy.clone(),
@@ -156,7 +156,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     };
     start_servers(&config, &agent, (kube_proxy, view), &shared).await?;
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent started");
-    agent.shown.events.node("Starting", String::new());
+    agent.reporter.events.node("Starting", String::new());
     agent.begin();
     let end = tokio::select! {
         end = agent.work((events, views), shared, &mut stop) => end,

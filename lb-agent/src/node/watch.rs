@@ -66,7 +66,7 @@ impl ChangeSource {
 }
 
 /// The current state of the namespace, and how its last change was learnt.
-pub type Shown = Option<(View, ChangeSource)>;
+pub type PublishedView = Option<(View, ChangeSource)>;
 
 type Messages = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>;
 
@@ -103,7 +103,7 @@ struct Seen {
 }
 
 /// Publishes the state of the namespace to `views` until there is no receiver.
-pub async fn run(views: Sender<Shown>) {
+pub async fn run(views: Sender<PublishedView>) {
     let mut seen = Seen::default();
     while !views.is_closed() {
         // The last view stays published while the connection is made again.
@@ -115,7 +115,7 @@ pub async fn run(views: Sender<Shown>) {
 }
 
 /// Follows the namespace. Returns `Ok` if the kernel dropped events: those still queued are older than the next list.
-async fn follow(views: &Sender<Shown>, seen: &mut Seen) -> Result<(), Error> {
+async fn follow(views: &Sender<PublishedView>, seen: &mut Seen) -> Result<(), Error> {
     // Routes have a connection of their own, so that many of them, changed or listed, delay no link event.
     let (mut links, of_links_asks, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
     let (mut routes, of_routes_asks, mut of_routes) =
@@ -140,7 +140,7 @@ pub(super) fn enlarge(socket: BorrowedFd<'_>) {
 async fn show(
     (handle, of_route_lists): (&Handle, &Handle),
     (of_links, of_routes): (&mut Messages, &mut Messages),
-    views: &Sender<Shown>,
+    views: &Sender<PublishedView>,
     Seen { view, routes }: &mut Seen,
 ) -> Result<(), Error> {
     let mut of_objects = nexthops::Changes::follow()?;
@@ -205,12 +205,12 @@ async fn show(
     }
 }
 
-fn publish(views: &Sender<Shown>, view: &View, source: ChangeSource) {
-    views.send_if_modified(|shown| {
+fn publish(views: &Sender<PublishedView>, view: &View, source: ChangeSource) {
+    views.send_if_modified(|published| {
         // Many events change nothing that matters here.
-        let differs = shown.as_ref().is_none_or(|(shown, _)| shown != view);
+        let differs = published.as_ref().is_none_or(|(last, _)| last != view);
         if differs {
-            *shown = Some((view.clone(), source));
+            *published = Some((view.clone(), source));
         }
         differs
     });

@@ -28,7 +28,7 @@ use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::node::host::Frontends;
-use crate::node::watch::Shown;
+use crate::node::watch::PublishedView;
 use crate::plan::Family;
 use crate::reconcile::{Change, Op, Reconciler};
 use crate::snapshot::Event;
@@ -58,7 +58,7 @@ pub(super) struct Agent {
     pub(super) open: OpenConnections,
     pub(super) devices: Devices,
     pub(super) health: Health,
-    pub(super) shown: kubernetes::Shown,
+    pub(super) reporter: kubernetes::Reporter,
     pub(super) numbers: Arc<Numbers>,
     pub(super) state: State,
     pub(super) manager: ServiceManager,
@@ -90,7 +90,7 @@ impl Agent {
 
     pub(super) async fn work(
         &mut self,
-        (mut events, mut views): (mpsc::Receiver<Event>, watch::Receiver<Shown>),
+        (mut events, mut views): (mpsc::Receiver<Event>, watch::Receiver<PublishedView>),
         shared: Arc<Maps>,
         stop: &mut Stop,
     ) -> End {
@@ -106,8 +106,8 @@ impl Agent {
                 biased;
                 () = stop.asked() => return End::Asked,
                 Ok(()) = views.changed() => {
-                    let shown = views.borrow_and_update().clone();
-                    self.take_view(shown);
+                    let published = views.borrow_and_update().clone();
+                    self.take_view(published);
                 }
                 Some(event) = events.recv() => self.take_events(event, &mut events),
                 Some(result) = OptionFuture::from(sweeping.as_mut()) => {
@@ -128,9 +128,9 @@ impl Agent {
     }
 
     /// Takes in a change of links or addresses.
-    fn take_view(&mut self, shown: Shown) {
-        let Some((view, told)) = shown else { return };
-        self.devices.set_view(view, told);
+    fn take_view(&mut self, published: PublishedView) {
+        let Some((view, source)) = published else { return };
+        self.devices.set_view(view, source);
         self.frontends_are_due = true;
         self.update_node();
         // New interfaces come first: the next event may be about a pod that waits for its programs (ADR 0030).
@@ -166,7 +166,7 @@ impl Agent {
             Some(true) => NodeState::Deleting,
             Some(false) => NodeState::Eligible,
         });
-        self.shown.node(self.tracker.node());
+        self.reporter.node(self.tracker.node());
         self.state.changed();
         self.frontends_are_due = true;
         self.update_node();
@@ -180,7 +180,7 @@ impl Agent {
                 false
             }
             Effect::Services => {
-                self.shown.metrics.queued();
+                self.reporter.metrics.queued();
                 false
             }
             Effect::Nothing => false,
@@ -202,7 +202,7 @@ impl Agent {
         self.put_settings();
         self.devices.accelerate_waiting();
         let (own, all) = self.devices.served();
-        self.shown.addresses(own, all);
+        self.reporter.addresses(own, all);
         self.report_ready();
     }
 
@@ -238,7 +238,7 @@ impl Agent {
                 warn!(%service, %finding, "Service is only partly served");
             }
         }
-        self.shown.taken(&self.tracker, &taken);
+        self.reporter.taken(&self.tracker, &taken);
         let changes = taken.into_iter().map(|(service, translated)| Change {
             service,
             ports: translated.map(|translated| translated.ports).unwrap_or_default(),
@@ -259,7 +259,7 @@ impl Agent {
         if !self.is_programmed {
             operations += self.change(Reconciler::synced);
         }
-        self.shown.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
+        self.reporter.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
         self.note_sync();
         self.state.changed();

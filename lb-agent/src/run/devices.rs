@@ -31,7 +31,7 @@ use crate::config::Config;
 use crate::datapath::Datapath;
 use crate::maps::Maps;
 use crate::metrics::Numbers;
-use crate::node::watch::Shown;
+use crate::node::watch::PublishedView;
 use crate::node::{
     ChangeSource, Primary, View, addresses, assignments, hidden, settings as node_settings,
 };
@@ -55,7 +55,7 @@ impl Devices {
         datapath: Datapath,
         config: Arc<Config>,
         maps: &Maps,
-        (views, numbers): (watch::Receiver<Shown>, Arc<Numbers>),
+        (views, numbers): (watch::Receiver<PublishedView>, Arc<Numbers>),
     ) -> Result<Self, Error> {
         let before = maps.settings()?.node;
         Ok(Self {

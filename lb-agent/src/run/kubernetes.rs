@@ -25,7 +25,7 @@ const NAMED: usize = 20;
 
 /// Everything that is reported.
 #[derive(Debug)]
-pub(super) struct Shown {
+pub(super) struct Reporter {
     pub(super) checks: HealthChecks,
     pub(super) events: Events,
     pub(super) metrics: KubeProxy,
@@ -37,7 +37,7 @@ pub(super) struct Shown {
     pub(super) node: Box<[Finding]>,
 }
 
-impl Shown {
+impl Reporter {
     /// Takes in the Node object, and logs its new faults.
     pub(super) fn node(&mut self, node: Option<&NodeSpec>) {
         let problems = node.map(|node| node.problems.clone()).unwrap_or_default();
@@ -152,13 +152,13 @@ impl Shown {
         }
         // Replaced, not added to: a conflict that ends and returns is logged again.
         self.losers = losers;
-        let (mut refused, mut told) = (BTreeSet::new(), 0_usize);
+        let (mut refused, mut count) = (BTreeSet::new(), 0_usize);
         for (key, refusal) in reconciler.refused() {
             let (service, map) = (key.to_string(), refusal.map());
             if !self.refused.contains(key) {
-                told += 1;
+                count += 1;
                 // The number of log lines is limited: a full map can refuse thousands of ports.
-                if told <= NAMED {
+                if count <= NAMED {
                     warn!(service, map, "Service port not served: map is full");
                 }
             }
@@ -172,8 +172,8 @@ impl Shown {
             let reason = ("ServiceRefused", "Program");
             self.events.warn(&key.service, uid(&key.service), reason, text);
         }
-        if told > NAMED {
-            warn!(more = told - NAMED, "more Service ports are not served; see `lb-agent status`");
+        if count > NAMED {
+            warn!(more = count - NAMED, "more Service ports are not served; see `lb-agent status`");
         }
         for key in self.refused.difference(&refused).take(NAMED) {
             info!(service = key.to_string(), "Service port is served again");

@@ -18,7 +18,7 @@ use crate::datapath::{Datapath, Newcomer, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::links::{Links, Told};
-use crate::node::watch::Shown;
+use crate::node::watch::PublishedView;
 use crate::node::{Assignment, ChangeSource, Identity, View, assignments};
 use crate::syscall::raise_priority_most;
 
@@ -55,7 +55,7 @@ impl Newcomers {
     /// Starts the thread. It ends when the result is dropped, and attaches nothing before [`Newcomers::open`].
     pub(super) fn start(
         datapath: &mut Datapath,
-        views: watch::Receiver<Shown>,
+        views: watch::Receiver<PublishedView>,
         numbers: Arc<Numbers>,
     ) -> Result<Arc<Self>, Error> {
         let (identity, taken, early) = (None, BTreeSet::new(), BTreeMap::new());
@@ -179,7 +179,7 @@ impl Shared {
 }
 
 /// Follows links until the agent drops its side.
-fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<Shown>) {
+fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<PublishedView>) {
     // The first packet of a pod can come within milliseconds.
     if let Err(error) = raise_priority_most() {
         debug!(%error, "priority not raised: it needs CAP_SYS_NICE");
@@ -192,7 +192,10 @@ fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<Shown>) {
     }
 }
 
-fn attach_each(newcomers: &Weak<Newcomers>, views: &mut watch::Receiver<Shown>) -> io::Result<()> {
+fn attach_each(
+    newcomers: &Weak<Newcomers>,
+    views: &mut watch::Receiver<PublishedView>,
+) -> io::Result<()> {
     let mut links = Links::follow()?;
     // This connection's view starts without addresses and routes.
     views.mark_changed();
@@ -201,10 +204,10 @@ fn attach_each(newcomers: &Weak<Newcomers>, views: &mut watch::Receiver<Shown>) 
         let Some(newcomers) = newcomers.upgrade() else { return Ok(()) };
         // Copied once for each view instead of for each event.
         if views.has_changed().unwrap_or(false)
-            && let Some((shown, _)) = &*views.borrow_and_update()
+            && let Some((published, _)) = &*views.borrow_and_update()
         {
-            links.view.addresses.clone_from(&shown.addresses);
-            links.view.ways.clone_from(&shown.ways);
+            links.view.addresses.clone_from(&published.addresses);
+            links.view.ways.clone_from(&published.ways);
         }
         newcomers.attach(&links.view, &told);
     }

@@ -83,7 +83,7 @@ pub(super) async fn start_servers(
         if let Err(source) = servers::start(address, what, router, is_needed) {
             let text = format!("cannot listen on {address} ({what}): {source}");
             // As kube-proxy does, with its reasons. Awaited, because the process ends after this.
-            agent.shown.events.end(reason, text).await;
+            agent.reporter.events.end(reason, text).await;
             return Err(Error::Listen { what, address, source });
         }
     }

@@ -69,14 +69,14 @@ impl Agent {
         self.reconcile();
         self.take_roads();
         self.manager.alive();
-        self.shown.tick(&self.tracker);
-        self.shown.changes(&self.tracker);
+        self.reporter.tick(&self.tracker);
+        self.reporter.changes(&self.tracker);
         self.report_ready();
         self.state.write_sync();
         if self.state.is_due() {
             self.count();
             let (unwritten, of_source) = (self.writer.unwritten(), self.state.of_source());
-            self.shown.shortcomings(&self.tracker, &self.reconciler, unwritten, &of_source);
+            self.reporter.shortcomings(&self.tracker, &self.reconciler, unwritten, &of_source);
             let (unwritten, ambiguous) = (self.writer.unwritten(), self.devices.ambiguous());
             self.state.write(&self.reconciler, unwritten, ambiguous);
         }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use lb_common::addr::{Endpoint, Ip, Protocol};
-use lb_common::flow::{Flow, FlowKey, Kind, Shown as Packets, Side};
+use lb_common::flow::{Flow, FlowKey, Kind, Shown, Side};
 use lb_common::service::ServiceId;
 use serde::Serialize;
 
@@ -22,7 +22,7 @@ use crate::words;
 /// One flow: the frontend that its client uses, and the backend that replies.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown {
+pub struct FlowRow {
     protocol: String,
     client: String,
     frontend: String,
@@ -63,7 +63,7 @@ pub fn list(
         if lifetimes.is_over(key, flow, reply.as_ref(), now) {
             return Ok(());
         }
-        rows.push(*key, shown(key, flow, reply.as_ref(), service(flow).cloned(), now))
+        rows.push(*key, row(key, flow, reply.as_ref(), service(flow).cloned(), now))
     })?;
     unknown_service(&maps, &known, filter, rows.is_empty())?;
     rows.finish()
@@ -128,18 +128,18 @@ fn unknown_service(
     }
 }
 
-fn shown(
+fn row(
     key: &FlowKey,
     flow: &Flow,
     reply: Option<&Flow>,
     service: Option<String>,
     now: u64,
-) -> Shown {
+) -> FlowRow {
     // Packets of either direction keep the flow alive.
     let seen = flow.seen.max(reply.map_or(0, |reply| reply.seen));
     let (tuple, to) = (&key.tuple, &flow.to);
     let source = Endpoint::new(tuple.source, tuple.source_port);
-    Shown {
+    FlowRow {
         protocol: words::protocol(key.protocol),
         client: words::endpoint(source.ip, source.port).to_string(),
         frontend: words::endpoint(tuple.destination, tuple.destination_port).to_string(),
@@ -164,7 +164,7 @@ pub(super) const fn is_open(flow: &Flow) -> bool {
 }
 
 /// Returns the state of a flow, from the packets seen in both directions.
-const fn phase(protocol: Protocol, forward: Packets, reply: Option<Packets>) -> &'static str {
+const fn phase(protocol: Protocol, forward: Shown, reply: Option<Shown>) -> &'static str {
     let Some(reply) = reply else { return "alone" };
     if forward.rst | reply.rst != 0 {
         return "reset";
@@ -183,7 +183,7 @@ const fn phase(protocol: Protocol, forward: Packets, reply: Option<Packets>) -> 
     }
 }
 
-impl Row for Shown {
+impl Row for FlowRow {
     const HEADINGS: (&'static [&'static str], &'static [&'static str]) = (
         &["PROTOCOL", "CLIENT", "FRONTEND", "BACKEND", "SERVICE", "STATE", "IDLE"],
         &["AT", "SOURCE", "EPOCH"],

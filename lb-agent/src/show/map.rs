@@ -16,7 +16,7 @@ const NEARLY_FULL: u64 = 90;
 /// One map, with its fill level and memory.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Shown {
+pub struct MapRow {
     name: &'static str,
     kind: &'static str,
     /// `None` for maps in which every element always exists.
@@ -31,10 +31,10 @@ pub struct Shown {
 /// Returns the maps as text.
 pub fn list(bpf_dir: &Path, format: Format) -> Result<String, Error> {
     let fill = open(bpf_dir)?.fill()?;
-    let shown = |kept: Kept| {
+    let row = |kept: Kept| {
         // Only hash maps have a number of entries.
         let entries = fill.iter().find(|(name, ..)| *name == kept.name).map(|(_, used, _)| *used);
-        Shown {
+        MapRow {
             name: kept.name,
             kind: kept.kind,
             entries,
@@ -44,17 +44,17 @@ pub fn list(bpf_dir: &Path, format: Format) -> Result<String, Error> {
             value_bytes: kept.value,
         }
     };
-    let all: Vec<Shown> = maps::kept(&maps_directory(bpf_dir))?.into_iter().map(shown).collect();
+    let all: Vec<MapRow> = maps::kept(&maps_directory(bpf_dir))?.into_iter().map(row).collect();
     print::print(&all, format)
 }
 
-impl Shown {
+impl MapRow {
     fn percent(&self) -> Option<u64> {
         self.entries.map(|used| used as u64 * 100 / u64::from(self.max.max(1)))
     }
 }
 
-impl Row for Shown {
+impl Row for MapRow {
     const HEADINGS: (&'static [&'static str], &'static [&'static str]) =
         (&["NAME", "TYPE", "ENTRIES", "MAX", "USED", "BYTES"], &["KEY", "VALUE"]);
     const NONE: &'static str = "no maps";
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_map_is_a_line() {
-        let services = Shown {
+        let services = MapRow {
             name: "SERVICES",
             kind: "hash",
             entries: Some(60_000),
@@ -97,7 +97,7 @@ mod tests {
             key_bytes: 24,
             value_bytes: 40,
         };
-        let settings = Shown {
+        let settings = MapRow {
             name: "SETTINGS",
             kind: "array",
             entries: None,

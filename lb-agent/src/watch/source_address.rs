@@ -17,10 +17,10 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::sync::watch::Receiver;
 
-use crate::node::watch::Shown;
+use crate::node::watch::PublishedView;
 
 /// The addresses of this host as they change; `None` if they are not followed.
-pub type Own = Option<Receiver<Shown>>;
+pub type Own = Option<Receiver<PublishedView>>;
 
 /// A TCP connection that fails once its source address has left this host.
 pub(super) struct Sourced {
@@ -50,7 +50,7 @@ impl Sourced {
 }
 
 /// Waits until the host has had the address and lost it.
-async fn gone(source: IpAddr, mut own: Receiver<Shown>) {
+async fn gone(source: IpAddr, mut own: Receiver<PublishedView>) {
     let mut was_own = false;
     loop {
         let is_own = own

@@ -13,7 +13,7 @@ use super::failures::Failures;
 use crate::datapath::{Datapath, Findings, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
-use crate::node::watch::Shown;
+use crate::node::watch::PublishedView;
 use crate::node::{Assignment, ChangeSource, Identity};
 use crate::run::error::Error;
 use crate::run::newcomers::Newcomers;
@@ -44,7 +44,7 @@ impl Attachments {
     /// Takes over the data path, and starts the thread for interfaces of new pods.
     pub(super) fn after(
         mut datapath: Datapath,
-        views: watch::Receiver<Shown>,
+        views: watch::Receiver<PublishedView>,
         numbers: Arc<Numbers>,
     ) -> Result<Self, Error> {
         Ok(Self {

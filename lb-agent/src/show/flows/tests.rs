@@ -26,7 +26,7 @@ fn every_entry_of_a_flow_is_found_by_its_ends() {
 #[test]
 fn phases_follow_what_both_directions_showed() {
     let [none, open, fin, rst] =
-        [Packets::NOTHING, Packets::ESTABLISHED, Packets::FIN, Packets::RST];
+        [Shown::NOTHING, Shown::ESTABLISHED, Shown::FIN, Shown::RST];
     let cases = [
         (Protocol::TCP, none, Some(none), "opening"),
         (Protocol::TCP, open, Some(open), "open"),
@@ -55,12 +55,12 @@ fn a_flow_is_a_line() {
     let key = |side| FlowKey::new(Tuple::new(client, frontend), Protocol::TCP, side);
     let mut host = key(Side::EGRESS);
     host.protocol = Protocol::UDP;
-    let open = flow(1_000_000_000, Packets::ESTABLISHED);
-    let quiet = flow(9_000_000_000, Packets::NOTHING);
+    let open = flow(1_000_000_000, Shown::ESTABLISHED);
+    let quiet = flow(9_000_000_000, Shown::NOTHING);
     let now = 191_000_000_000;
     let all = [
-        shown(&key(Side::INGRESS), &open, Some(&open), Some("default/web".into()), now),
-        shown(&host, &quiet, Some(&quiet), None, now),
+        row(&key(Side::INGRESS), &open, Some(&open), Some("default/web".into()), now),
+        row(&host, &quiet, Some(&quiet), None, now),
     ];
     let wide = Format { output: crate::cli::Output::Wide, ..print::PLAIN };
     insta::assert_snapshot!(print::print(&all, wide).unwrap());
