@@ -188,9 +188,9 @@ impl Config {
             }
             // The rest of the keys is unknown and becomes warnings. All documents are read, so that one attempt shows
             // all problems.
-            let notes = section.finish();
-            problems.extend(notes.problems);
-            self.warnings.extend(notes.warnings);
+            let diagnostics = section.finish();
+            problems.extend(diagnostics.problems);
+            self.warnings.extend(diagnostics.warnings);
         }
         if problems.is_empty() { Ok(()) } else { Err(problems) }
     }

@@ -134,7 +134,7 @@ impl Datapath {
         }
         // Before `prepare` and before the programs are loaded: both take whatever is pinned under the name of a map.
         upgrade::forget_counters(&dir)?;
-        upgrade::note(&dir)?;
+        upgrade::record(&dir)?;
         let replaced = upgrade::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
         if let Some(previous) = &previous {
             previous.share(&dir.join("maps"), &sizes)?;

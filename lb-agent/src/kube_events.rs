@@ -37,7 +37,7 @@ const REMEMBERED: usize = 4_096;
 
 /// The content of an Event.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Note {
+pub struct EventContent {
     /// The Service concerned; `None` for this Node.
     pub service: Option<ServiceName>,
     /// `metadata.uid` of the Service; empty if unknown.
@@ -58,7 +58,7 @@ pub struct Events(Option<Sink>);
 
 #[derive(Clone)]
 struct Sink {
-    notes: mpsc::Sender<Note>,
+    queue: mpsc::Sender<EventContent>,
     client: Client,
     node: String,
 }
@@ -72,16 +72,16 @@ impl fmt::Debug for Events {
 impl Events {
     /// Writes Events to a server in the name of this node.
     pub fn start(client: Client, node: &str) -> Self {
-        let (notes, waiting) = mpsc::channel(WAITING);
+        let (queue, waiting) = mpsc::channel(WAITING);
         let node = node.to_owned();
         drop(tokio::spawn(send(client.clone(), node.clone(), waiting)));
-        Self(Some(Sink { notes, client, node }))
+        Self(Some(Sink { queue, client, node }))
     }
 
     /// Queues an Event. Never blocks.
-    pub fn tell(&self, note: Note) {
+    pub fn record(&self, content: EventContent) {
         if let Some(sink) = &self.0
-            && let Err(error) = sink.notes.try_send(note)
+            && let Err(error) = sink.queue.try_send(content)
         {
             debug!(%error, "Event dropped: queue is full");
         }
@@ -91,8 +91,8 @@ impl Events {
     pub async fn end(&self, reason: &'static str, text: String) {
         let Some(sink) = &self.0 else { return };
         let (action, uid) = ("StartKubeProxy", String::new());
-        let note = Note { service: None, uid, is_warning: true, reason, action, text };
-        if timeout(LAST_WORDS, create(&sink.client, &sink.node, &note)).await.is_err() {
+        let content = EventContent { service: None, uid, is_warning: true, reason, action, text };
+        if timeout(LAST_WORDS, create(&sink.client, &sink.node, &content)).await.is_err() {
             debug!(reason, "Event not written: API server timed out");
         }
     }
@@ -106,34 +106,34 @@ impl Events {
         text: String,
     ) {
         let (service, uid) = (Some(service.clone()), uid.to_owned());
-        self.tell(Note { service, uid, is_warning: true, reason, action, text });
+        self.record(EventContent { service, uid, is_warning: true, reason, action, text });
     }
 
     /// Queues an Event about this node.
     pub fn node(&self, reason: &'static str, text: String) {
         let action = "StartKubeProxy";
         let (service, uid) = (None, String::new());
-        self.tell(Note { service, uid, is_warning: false, reason, action, text });
+        self.record(EventContent { service, uid, is_warning: false, reason, action, text });
     }
 }
 
-async fn send(client: Client, node: String, mut notes: mpsc::Receiver<Note>) {
+async fn send(client: Client, node: String, mut queue: mpsc::Receiver<EventContent>) {
     let mut limit = Limit::new(Instant::now());
-    while let Some(note) = notes.recv().await {
-        if !limit.admits(&note, Instant::now()) {
+    while let Some(content) = queue.recv().await {
+        if !limit.admits(&content, Instant::now()) {
             continue;
         }
-        create(&client, &node, &note).await;
+        create(&client, &node, &content).await;
     }
 }
 
-async fn create(client: &Client, node: &str, note: &Note) {
-    // The time of writing: a note may have waited in the queue.
-    let event = event(note, node, Timestamp::now());
+async fn create(client: &Client, node: &str, content: &EventContent) {
+    // The time of writing: the content may have waited in the queue.
+    let event = event(content, node, Timestamp::now());
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     let api = Api::<Event>::namespaced(client.clone(), &namespace);
     if let Err(error) = api.create(&PostParams::default(), &event).await {
-        debug!(error = %crate::chain(&error), note.reason, "Event not written: API server refused it");
+        debug!(error = %crate::chain(&error), note.reason = content.reason, "Event not written: API server refused it");
     }
 }
 
@@ -142,7 +142,7 @@ async fn create(client: &Client, node: &str, note: &Note) {
 struct Limit {
     tokens: u32,
     filled: Instant,
-    said: BTreeMap<Note, Instant>,
+    said: BTreeMap<EventContent, Instant>,
 }
 
 impl Limit {
@@ -150,7 +150,7 @@ impl Limit {
         Self { tokens: BURST, filled: now, said: BTreeMap::new() }
     }
 
-    fn admits(&mut self, note: &Note, now: Instant) -> bool {
+    fn admits(&mut self, content: &EventContent, now: Instant) -> bool {
         self.said.retain(|_, said| now.duration_since(*said) < SILENCE);
         let periods = now.duration_since(self.filled).as_secs() / REFILL.as_secs();
         if periods > 0 {
@@ -159,17 +159,17 @@ impl Limit {
         }
         // A token bucket, and no repetition for a while: neither a fault of many Services nor one that stays may flood
         // the API server.
-        if self.tokens == 0 || self.said.contains_key(note) || self.said.len() >= REMEMBERED {
+        if self.tokens == 0 || self.said.contains_key(content) || self.said.len() >= REMEMBERED {
             return false;
         }
         self.tokens -= 1;
-        self.said.insert(note.clone(), now);
+        self.said.insert(content.clone(), now);
         true
     }
 }
 
-fn event(note: &Note, node: &str, now: Timestamp) -> Event {
-    let regarding = note.service.as_ref().map_or_else(
+fn event(content: &EventContent, node: &str, now: Timestamp) -> Event {
+    let regarding = content.service.as_ref().map_or_else(
         || ObjectReference {
             kind: Some("Node".into()),
             name: Some(node.to_owned()),
@@ -181,7 +181,7 @@ fn event(note: &Note, node: &str, now: Timestamp) -> Event {
             kind: Some("Service".into()),
             name: Some(service.name.clone()),
             namespace: Some(service.namespace.clone()),
-            uid: Some(note.uid.clone()).filter(|uid| !uid.is_empty()),
+            uid: Some(content.uid.clone()).filter(|uid| !uid.is_empty()),
             ..ObjectReference::default()
         },
     );
@@ -193,15 +193,15 @@ fn event(note: &Note, node: &str, now: Timestamp) -> Event {
             namespace: Some(namespace),
             ..ObjectMeta::default()
         },
-        action: Some(note.action.into()),
+        action: Some(content.action.into()),
         event_time: Some(MicroTime(now)),
         // A character takes up to four bytes, and the limit is in bytes.
-        note: Some(note.text.chars().take(NOTE / 4).collect()),
-        reason: Some(note.reason.into()),
+        note: Some(content.text.chars().take(NOTE / 4).collect()),
+        reason: Some(content.reason.into()),
         regarding: Some(ObjectReference { api_version: Some("v1".into()), ..regarding }),
         reporting_controller: Some("lb-agent".into()),
         reporting_instance: Some(node.chars().take(128).collect()),
-        type_: Some(if note.is_warning { "Warning" } else { "Normal" }.into()),
+        type_: Some(if content.is_warning { "Warning" } else { "Normal" }.into()),
         ..Event::default()
     }
 }
@@ -210,28 +210,35 @@ fn event(note: &Note, node: &str, now: Timestamp) -> Event {
 mod tests {
     use super::*;
 
-    fn note(text: &str) -> Note {
+    fn content(text: &str) -> EventContent {
         let service = Some(ServiceName { namespace: "shop".into(), name: "web".into() });
         let (reason, action) = ("FailedToStartServiceHealthcheck", "Listen");
-        Note { service, uid: "u".into(), is_warning: true, reason, action, text: text.into() }
+        EventContent {
+            service,
+            uid: "u".into(),
+            is_warning: true,
+            reason,
+            action,
+            text: text.into(),
+        }
     }
 
     #[test]
     fn the_same_is_said_once_and_all_of_it_seldom() {
         let start = Instant::now();
         let mut limit = Limit::new(start);
-        assert!(limit.admits(&note("a"), start));
-        assert!(!limit.admits(&note("a"), start));
-        let more = (0..100).filter(|n| limit.admits(&note(&n.to_string()), start)).count();
+        assert!(limit.admits(&content("a"), start));
+        assert!(!limit.admits(&content("a"), start));
+        let more = (0..100).filter(|n| limit.admits(&content(&n.to_string()), start)).count();
         assert_eq!(more, BURST as usize - 1);
-        assert!(limit.admits(&note("b"), start + REFILL));
-        assert!(!limit.admits(&note("c"), start + REFILL));
-        assert!(limit.admits(&note("a"), start + SILENCE), "said long ago");
+        assert!(limit.admits(&content("b"), start + REFILL));
+        assert!(!limit.admits(&content("c"), start + REFILL));
+        assert!(limit.admits(&content("a"), start + SILENCE), "said long ago");
     }
 
     #[test]
     fn events_are_about_a_service_or_our_node() {
-        let about = event(&note(&"x".repeat(5_000)), "n", Timestamp::UNIX_EPOCH);
+        let about = event(&content(&"x".repeat(5_000)), "n", Timestamp::UNIX_EPOCH);
         let regarding = about.regarding.unwrap();
         assert_eq!(
             (regarding.kind.as_deref(), regarding.uid.as_deref()),
@@ -239,7 +246,8 @@ mod tests {
         );
         assert_eq!(about.metadata.namespace.as_deref(), Some("shop"));
         assert!(about.note.unwrap().len() <= NOTE);
-        let about = event(&Note { service: None, ..note("") }, "n", Timestamp::UNIX_EPOCH);
+        let about =
+            event(&EventContent { service: None, ..content("") }, "n", Timestamp::UNIX_EPOCH);
         assert_eq!(about.regarding.unwrap().uid.as_deref(), Some("n"));
         assert_eq!(about.metadata.namespace.as_deref(), Some("default"));
     }

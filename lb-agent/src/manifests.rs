@@ -75,13 +75,13 @@ impl Manifests {
         events: &Sender<Event>,
     ) -> Result<Infallible, Gone> {
         for kind in Kind::ALL {
-            tell(events, Event::ListBegan(kind)).await?;
+            send(events, Event::ListBegan(kind)).await?;
         }
         self = self.read(Changes::All, view, events).await?;
         for kind in Kind::ALL {
             // Only a complete read may end the lists: what is missing at that point counts as deleted.
             view.synced(kind);
-            tell(events, Event::Synced(kind)).await?;
+            send(events, Event::Synced(kind)).await?;
         }
         loop {
             let changes = match self.notify.changes().await {
@@ -111,7 +111,7 @@ impl Manifests {
             Err(_ends) => return Err(Gone),
         };
         for event in found {
-            tell(events, event).await?;
+            send(events, event).await?;
         }
         Ok(this)
     }
@@ -145,7 +145,7 @@ impl Manifests {
 #[derive(Debug)]
 struct Gone;
 
-async fn tell(events: &Sender<Event>, event: Event) -> Result<(), Gone> {
+async fn send(events: &Sender<Event>, event: Event) -> Result<(), Gone> {
     events.send(event).await.map_err(|_closed| Gone)
 }
 

@@ -150,7 +150,7 @@ impl Reconciler {
     /// once a second while [`Reconciler::is_waiting`].
     pub fn tick(&mut self, now: Duration) -> Vec<Op> {
         let mut ops = Vec::new();
-        self.refused.note(self.room.release(now, &mut ops));
+        self.refused.record(self.room.release(now, &mut ops));
         ops.extend(self.retry(now));
         ops
     }
@@ -240,7 +240,7 @@ impl Reconciler {
         if !forgotten.is_empty() {
             ops.push(Op::ForgetClients { services: forgotten });
         }
-        self.refused.note(self.frontends.written().len() < entries);
+        self.refused.record(self.frontends.written().len() < entries);
         ops
     }
 }

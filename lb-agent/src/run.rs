@@ -172,14 +172,14 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything
 /// else is served.
 async fn prepare_host_stack(config: &Config) -> watch::Sender<Frontends> {
-    let note = loopback_file(&config.bpf_dir.value);
+    let record = loopback_file(&config.bpf_dir.value);
     let serves_loopback = config.localhost_node_ports.value;
     // The programs send packets of this host's processes to that interface.
-    if let Err(error) = node::host::open_loopback(&note, serves_loopback).await {
+    if let Err(error) = node::host::open_loopback(&record, serves_loopback).await {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
     }
     let (sender, receiver) = watch::channel(Frontends::default());
-    drop(tokio::spawn(node::host::follow(receiver, note, serves_loopback)));
+    drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback)));
     sender
 }

@@ -80,9 +80,9 @@ impl StateFile {
     fn read_file(file: &Path) -> Self {
         let added = Journal::beside(file).read();
         let text = fs::read_to_string(file).unwrap_or_default();
-        let mut known: Self = serde_json::from_str(&text).unwrap_or_default();
-        known.names.extend(added);
-        known
+        let mut state: Self = serde_json::from_str(&text).unwrap_or_default();
+        state.names.extend(added);
+        state
     }
 
     /// Replaces the content of a file, atomically.
@@ -127,8 +127,8 @@ mod tests {
             let writer = scope.spawn(write);
             while !writer.is_finished() {
                 let last = added.load(Ordering::Acquire);
-                let known = StateFile::read_file(&file);
-                assert!(last == 0 || known.names.contains_key(&last), "{last} has no name");
+                let state = StateFile::read_file(&file);
+                assert!(last == 0 || state.names.contains_key(&last), "{last} has no name");
             }
         });
     }

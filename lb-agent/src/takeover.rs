@@ -168,8 +168,8 @@ impl<'a> Frontends<'a> {
     /// whatever rules there are by then. netfilter takes the answer for the first packet if it has not seen the
     /// request: its rules were not there, or its entry was deleted in between.
     ///
-    /// Entries of `known` flows stay: our programs serve their next datagram.
-    fn forget_untranslated(&self, known: &BTreeSet<(Protocol, Tuple)>) -> Result<(), Error> {
+    /// Entries of `live` flows stay: our programs serve their next datagram.
+    fn forget_untranslated(&self, live: &BTreeSet<(Protocol, Tuple)>) -> Result<(), Error> {
         let is_meant = |it: &Connection| {
             let asked = if self.has(it) {
                 it.original
@@ -178,7 +178,7 @@ impl<'a> Frontends<'a> {
             } else {
                 return false;
             };
-            it.protocol != Protocol::TCP && !known.contains(&(it.protocol, asked))
+            it.protocol != Protocol::TCP && !live.contains(&(it.protocol, asked))
         };
         forget(&connections(Which::Kept, is_meant)?)
     }

@@ -106,7 +106,7 @@ impl Tracker {
             Event::Synced(kind) => return self.end(kind),
             Event::SyncedInPart(kind) => return self.complete(kind, Effect::Nothing),
         };
-        self.note(changes)
+        self.record(changes)
     }
 
     /// Reports whether Services, slices and Nodes have been listed completely for the first time.
@@ -172,7 +172,7 @@ impl Tracker {
         self.triggers.take()
     }
 
-    fn note(&mut self, changes: index::Touched) -> Effect {
+    fn record(&mut self, changes: index::Touched) -> Effect {
         self.totals += changes.counted;
         self.pending += changes.counted;
         let effect = if changes.dirty.is_empty() { Effect::Nothing } else { Effect::Services };
@@ -184,11 +184,11 @@ impl Tracker {
 
     fn mark(&mut self, name: ServiceName) {
         self.dirty.insert(name);
-        self.note_waiting();
+        self.record_waiting();
     }
 
     /// Starts the clock of waiting changes, if there is one and it may be taken.
-    fn note_waiting(&mut self) {
+    fn record_waiting(&mut self) {
         if self.dirty_since.is_none() && !self.dirty.is_empty() && self.is_synced() {
             self.dirty_since = Some(Instant::now());
         }
@@ -207,11 +207,11 @@ impl Tracker {
         let effect = match kind {
             Kind::Service => {
                 let changes = self.index.end_services();
-                self.note(changes)
+                self.record(changes)
             }
             Kind::Slice => {
                 let changes = self.index.end_slices();
-                self.note(changes)
+                self.record(changes)
             }
             // A complete list without this node means that its object is gone.
             Kind::Node if !self.node.listed => self.set_node(None),
@@ -223,7 +223,7 @@ impl Tracker {
     /// Records that a list of this kind was read to its end.
     fn complete(&mut self, kind: Kind, effect: Effect) -> Effect {
         let first = self.synced.insert(kind);
-        self.note_waiting();
+        self.record_waiting();
         if first && self.is_synced() { Effect::Services } else { effect }
     }
 

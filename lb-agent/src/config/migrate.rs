@@ -72,8 +72,8 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
     if config.mode.is_set() {
         config.mode = Setting::default();
         // An unknown mode has a warning already.
-        let is_told = config.warnings.iter().any(|warning| warning.starts_with("mode "));
-        if !is_told {
+        let has_warning = config.warnings.iter().any(|warning| warning.starts_with("mode "));
+        if !has_warning {
             config.warnings.push("mode: left out; the data path is eBPF".into());
         }
     }

@@ -20,7 +20,7 @@ pub(super) struct Found<T> {
 
 /// The findings so far.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct Diagnostics {
     /// Invalid values, which make the configuration fail.
     pub(super) problems: Vec<Problem>,
     /// Settings without effect, which are only logged.
@@ -32,14 +32,17 @@ pub(super) struct Notes {
 pub(super) struct Section {
     path: String,
     entries: BTreeMap<String, Node>,
-    pub(super) notes: Notes,
+    pub(super) diagnostics: Diagnostics,
 }
 
 impl Section {
     /// Takes the top level of a document. A document that is not a mapping has no keys.
     pub(super) fn of(document: &Node) -> Self {
-        let mut section =
-            Self { path: String::new(), entries: BTreeMap::new(), notes: Notes::default() };
+        let mut section = Self {
+            path: String::new(),
+            entries: BTreeMap::new(),
+            diagnostics: Diagnostics::default(),
+        };
         match &document.value {
             Value::Map(entries) => section.entries = entries.iter().cloned().collect(),
             Value::Null => {}
@@ -63,25 +66,25 @@ impl Section {
         let mut inner = Self { path, ..Self::of(&node) };
         let value = read(&mut inner);
         // Unknown keys of the inner mapping are reported with their whole path.
-        let notes = inner.finish();
-        self.notes.problems.extend(notes.problems);
-        self.notes.warnings.extend(notes.warnings);
+        let diagnostics = inner.finish();
+        self.diagnostics.problems.extend(diagnostics.problems);
+        self.diagnostics.warnings.extend(diagnostics.warnings);
         value
     }
 
     /// Returns the findings, with a warning for each key that was not read.
-    pub(super) fn finish(mut self) -> Notes {
+    pub(super) fn finish(mut self) -> Diagnostics {
         for (key, node) in std::mem::take(&mut self.entries) {
             let (place, path) = (node.place, self.path_of(&key));
-            self.notes.warnings.push(format!("{place}: {path}: unknown field, ignored"));
+            self.diagnostics.warnings.push(format!("{place}: {path}: unknown field, ignored"));
         }
-        self.notes
+        self.diagnostics
     }
 
     /// Records that the value of a key is invalid.
     pub(super) fn wrong(&mut self, place: Place, key: &str, message: String) {
         let field = self.path_of(key);
-        self.notes.problems.push(Problem { place, field, message });
+        self.diagnostics.problems.push(Problem { place, field, message });
     }
 
     /// Accepts keys that have no meaning here, with a warning for each that is set.
@@ -121,7 +124,7 @@ impl Section {
 
     fn ignored(&mut self, key: &str, place: Place) {
         let path = self.path_of(key);
-        self.notes.warnings.push(format!("{place}: {path}: has no effect here, ignored"));
+        self.diagnostics.warnings.push(format!("{place}: {path}: has no effect here, ignored"));
     }
 
     /// Reports whether a key is present, even with an empty value.

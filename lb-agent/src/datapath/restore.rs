@@ -26,7 +26,7 @@ impl Datapath {
         }
         let pins = self.programs.restore()?;
         if !self.dir.join(MEANINGS).exists() {
-            upgrade::note(&self.dir)?;
+            upgrade::record(&self.dir)?;
         }
         // Needed even if no held link lacks its pin: the next new link is pinned there.
         let links = self.dir.join("links");

@@ -14,7 +14,7 @@ mod previous;
 mod resize;
 
 pub use fingerprint::is_of_another_build;
-pub(super) use fingerprint::{forget_counters, note, set_aside};
+pub(super) use fingerprint::{forget_counters, record, set_aside};
 pub(super) use handover::{Place, is_under_way, make_room, undo_room};
 pub(super) use previous::Previous;
 pub(super) use resize::{Replaced, prepare, verify};

@@ -140,7 +140,7 @@ impl Directory {
             }
         };
         for other in others {
-            other.tell(path, findings);
+            other.report(path, findings);
         }
         let mut specs = BTreeMap::new();
         for object in objects {

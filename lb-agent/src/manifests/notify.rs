@@ -65,13 +65,13 @@ impl Notify {
             let mut ready = self.inotify.readable().await?;
             let seen = drain(&ready.get_inner().0)?;
             ready.clear_ready();
-            if let Some(changes) = self.told(seen)? {
+            if let Some(changes) = self.changes_of(seen)? {
                 return Ok(changes);
             }
         }
     }
 
-    fn told(&self, seen: Vec<InotifyEvent>) -> io::Result<Option<Changes>> {
+    fn changes_of(&self, seen: Vec<InotifyEvent>) -> io::Result<Option<Changes>> {
         let mut names = BTreeSet::new();
         let mut all = false;
         for InotifyEvent { mask, name, .. } in seen {

@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed as _, Error as _};
 use serde_saphyr::{Error, Options, with_deserializer_from_str_with_options};
 
 use self::list::List;
-use self::object::Known;
+use self::object::KnownKind;
 pub(super) use self::object::Object;
 pub(super) use self::other::Other;
 use crate::snapshot::quoted;
@@ -107,24 +107,24 @@ impl Header {
         Some(Self { api_version: Some(field("apiVersion")?), kind: Some(field("kind")?) })
     }
 
-    fn known(&self) -> Option<Known> {
+    fn known_kind(&self) -> Option<KnownKind> {
         let version = self.api_version.as_deref().unwrap_or_default();
         let group = version.split_once('/').map_or("", |(group, _)| group);
         match (group, self.kind.as_deref()?) {
-            ("", "Service") => Some(Known::Service),
-            ("discovery.k8s.io", "EndpointSlice") => Some(Known::Slice),
-            ("", "Node") => Some(Known::Node),
-            ("networking.k8s.io", "ServiceCIDR") => Some(Known::ServiceCidr),
+            ("", "Service") => Some(KnownKind::Service),
+            ("discovery.k8s.io", "EndpointSlice") => Some(KnownKind::Slice),
+            ("", "Node") => Some(KnownKind::Node),
+            ("networking.k8s.io", "ServiceCIDR") => Some(KnownKind::ServiceCidr),
             _ => None,
         }
     }
 
     /// Returns the supported kind. Fails if its API version is not supported.
-    fn read_as(&self) -> Result<Option<Known>, Error> {
-        let Some(known) = self.known() else { return Ok(None) };
-        let (version, read) = (self.api_version.as_deref().unwrap_or_default(), known.version());
+    fn read_as(&self) -> Result<Option<KnownKind>, Error> {
+        let Some(kind) = self.known_kind() else { return Ok(None) };
+        let (version, read) = (self.api_version.as_deref().unwrap_or_default(), kind.version());
         if version.is_empty() || version == read {
-            return Ok(Some(known));
+            return Ok(Some(kind));
         }
         Err(Error::custom(format_args!(
             "apiVersion {} is not supported, expected {read}",
@@ -146,8 +146,8 @@ fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Er
         Some(header) => header,
         None => serde_saphyr::from_str_with_options(document, options())?,
     };
-    if let Some(known) = header.read_as()? {
-        let seed = |de: serde_saphyr::Deserializer<'_, '_>| known.deserialize(de);
+    if let Some(kind) = header.read_as()? {
+        let seed = |de: serde_saphyr::Deserializer<'_, '_>| kind.deserialize(de);
         found.push(with_deserializer_from_str_with_options(document, options(), seed)?);
     } else if let Some(item) = header.item() {
         let item = item.read_as()?;

@@ -61,10 +61,10 @@ impl Maps {
     }
 
     /// Adds hashes to `OWN_ANSWERS`; the least recently used ones make room.
-    pub fn note_own_answers(&self, hashes: &[u64]) -> Result<()> {
+    pub fn record_own_answers(&self, hashes: &[u64]) -> Result<()> {
         let values = vec![1_u32; hashes.len()];
-        let noted = syscall::update_batch(self.own_answers.data().fd().as_fd(), hashes, &values);
-        noted.map_err(batched(name::OWN_ANSWERS))
+        let written = syscall::update_batch(self.own_answers.data().fd().as_fd(), hashes, &values);
+        written.map_err(batched(name::OWN_ANSWERS))
     }
 
     /// Reports whether `INHERITED` has the hash of a tuple: netfilter translates its datagrams or their answers.

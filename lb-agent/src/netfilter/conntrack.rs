@@ -215,7 +215,7 @@ mod tests {
         written(Protocol::TCP, &Tuple::new(end(from), end(to)))
     }
 
-    fn told(status: u32, state: u8) -> Vec<u8> {
+    fn message(status: u32, state: u8) -> Vec<u8> {
         [
             nested(ORIGINAL, &[of([CLIENT, CLUSTER])]),
             nested(REPLY, &[of([BACKEND, CLIENT])]),
@@ -229,27 +229,27 @@ mod tests {
     fn connections_whose_destination_is_translated_are_told() {
         const ESTABLISHED: u8 = 3;
         let connection = |of: &[u8]| connection(Which::Translated, 2, of);
-        let found = connection(&told(DESTINATION | 2, ESTABLISHED)).expect("a connection");
+        let found = connection(&message(DESTINATION | 2, ESTABLISHED)).expect("a connection");
         assert_eq!(found.original.destination, CLUSTER.0);
         assert_eq!(found.reply.source_port.get(), BACKEND.1);
         assert_eq!(found.protocol, Protocol::TCP);
-        assert_eq!(connection(&told(2, ESTABLISHED)), None, "translated nowhere");
+        assert_eq!(connection(&message(2, ESTABLISHED)), None, "translated nowhere");
         assert!(!found.is_over());
-        let over = connection(&told(DESTINATION, OVER[0])).expect("a connection");
+        let over = connection(&message(DESTINATION, OVER[0])).expect("a connection");
         assert!(over.is_over(), "both ends are done");
-        assert_eq!(connection(&told(DESTINATION, ESTABLISHED)[..40]), None, "cut short");
+        assert_eq!(connection(&message(DESTINATION, ESTABLISHED)[..40]), None, "cut short");
     }
 
     #[test]
     fn connections_that_keep_their_destination_are_told_apart() {
-        let kept = |status| connection(Which::Kept, 2, &told(status, 3));
+        let kept = |status| connection(Which::Kept, 2, &message(status, 3));
         assert!(kept(2).is_some());
         assert_eq!(kept(DESTINATION), None);
     }
 
     #[test]
     fn connections_that_are_over_are_told_whether_they_were_translated_or_not() {
-        let over = |status, state| connection(Which::Over, 2, &told(status, state));
+        let over = |status, state| connection(Which::Over, 2, &message(status, state));
         assert!(over(2, OVER[0]).is_some() && over(DESTINATION, OVER[1]).is_some());
         assert_eq!(over(2, 3), None);
     }

@@ -71,12 +71,12 @@ mod tests {
         Link { name: name.into(), kind, peer, elsewhere, is_card, is_up: true, ..Link::default() }
     }
 
-    fn told(links: Vec<Link>) -> Vec<String> {
-        told_by(links, &[])
+    fn problems_of(links: Vec<Link>) -> Vec<String> {
+        problems_by(links, &[])
     }
 
     /// The same with routes, each to a network through the interface of this index. Services have 10.96.0.0/12.
-    fn told_by(links: Vec<Link>, routes: &[(&str, u32)]) -> Vec<String> {
+    fn problems_by(links: Vec<Link>, routes: &[(&str, u32)]) -> Vec<String> {
         let inside = View { links: (1..).zip(links).collect(), ..View::default() };
         let route = |(to, device): &(&str, u32)| routes::Route {
             to: to.parse().expect("a network"),
@@ -96,27 +96,27 @@ mod tests {
     #[test]
     fn card_that_was_moved_to_a_pod_is_named() {
         let lo = link("lo", LinkKind::Loopback, None);
-        let told = told(vec![lo, link("net1", LinkKind::Other, None)]);
-        let [told] = told.as_slice() else { panic!("{told:?}") };
+        let problems = problems_of(vec![lo, link("net1", LinkKind::Other, None)]);
+        let [problems] = problems.as_slice() else { panic!("{problems:?}") };
         let start =
             "interface net1 of pod network namespace blue is a network card that was moved there";
-        assert!(told.starts_with(start), "{told}");
+        assert!(problems.starts_with(start), "{problems}");
     }
 
     #[test]
     fn card_beside_a_veth_is_a_second_network() {
         let veth = link("eth0", LinkKind::Veth, Some(OURS));
-        assert!(told(vec![veth, link("net1", LinkKind::Other, None)]).is_empty());
+        assert!(problems_of(vec![veth, link("net1", LinkKind::Other, None)]).is_empty());
         // That veth leads to another namespace than that of the agent.
         let veth = link("eth0", LinkKind::Veth, Some(OURS + 1));
-        assert_eq!(told(vec![veth, link("net1", LinkKind::Other, None)]).len(), 1);
+        assert_eq!(problems_of(vec![veth, link("net1", LinkKind::Other, None)]).len(), 1);
     }
 
     #[test]
     fn netkit_in_mode_l3_is_named_and_serves_no_card_beside_it() {
         let netkit = || link("eth0", LinkKind::Netkit, Some(OURS));
-        let told = told(vec![netkit(), link("net1", LinkKind::Other, None)]);
-        let [first, second] = told.as_slice() else { panic!("{told:?}") };
+        let problems = problems_of(vec![netkit(), link("net1", LinkKind::Other, None)]);
+        let [first, second] = problems.as_slice() else { panic!("{problems:?}") };
         assert!(first.contains("blue is a netkit in mode l3: "), "{first}");
         assert!(first.ends_with("; use mode l2"), "{first}");
         assert!(second.contains("is a network card"), "{second}");
@@ -132,23 +132,26 @@ mod tests {
         };
         let (veth, macvlan) = (1, 2);
         let default = ("0.0.0.0/0", veth);
-        assert!(told_by(links(), &[default, ("172.30.0.0/24", macvlan)]).is_empty());
+        assert!(problems_by(links(), &[default, ("172.30.0.0/24", macvlan)]).is_empty());
         let private = ("10.0.0.0/8", macvlan);
-        let told = told_by(links(), &[default, private]);
-        let [told] = told.as_slice() else { panic!("{told:?}") };
-        assert!(told.ends_with("; give the pod a route to them through its veth"), "{told}");
-        assert!(told_by(links(), &[default, private, ("10.96.0.0/12", veth)]).is_empty());
-        assert_eq!(told_by(links(), &[default, ("10.96.0.0/16", macvlan)]).len(), 1, "a part");
-        assert_eq!(told_by(links(), &[("0.0.0.0/0", macvlan)]).len(), 1, "by default");
+        let problems = problems_by(links(), &[default, private]);
+        let [problems] = problems.as_slice() else { panic!("{problems:?}") };
+        assert!(
+            problems.ends_with("; give the pod a route to them through its veth"),
+            "{problems}"
+        );
+        assert!(problems_by(links(), &[default, private, ("10.96.0.0/12", veth)]).is_empty());
+        assert_eq!(problems_by(links(), &[default, ("10.96.0.0/16", macvlan)]).len(), 1, "a part");
+        assert_eq!(problems_by(links(), &[("0.0.0.0/0", macvlan)]).len(), 1, "by default");
     }
 
     #[test]
     fn only_devices_over_ours_are_named() {
         let over = |elsewhere| link("net1", LinkKind::Over, elsewhere);
-        let ours = told(vec![over(Some(OURS))]);
+        let ours = problems_of(vec![over(Some(OURS))]);
         assert_eq!(ours.len(), 1);
         assert!(ours[0].contains("is a macvlan, ipvlan or VLAN over"), "{ours:?}");
-        assert!(told(vec![over(Some(OURS + 1))]).is_empty());
-        assert!(told(vec![over(None)]).is_empty());
+        assert!(problems_of(vec![over(Some(OURS + 1))]).is_empty());
+        assert!(problems_of(vec![over(None)]).is_empty());
     }
 }

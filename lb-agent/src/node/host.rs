@@ -30,14 +30,14 @@ fn connect() -> Result<rtnetlink::Handle, Error> {
 
 /// Makes the loopback interface accept what the programs send there.
 ///
-/// `note` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8.
-pub async fn open_loopback(note: &Path, serves_loopback: bool) -> Result<(), Error> {
+/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8.
+pub async fn open_loopback(record: &Path, serves_loopback: bool) -> Result<(), Error> {
     let handle = connect()?;
     let now = Loopback::read(&handle).await?;
     let wanted = now.opened(serves_loopback);
     if now != wanted {
         // Saved before the write, so that cleanup can restore the settings after a crash.
-        now.keep(note)?;
+        now.keep(record)?;
         wanted.write(&handle).await?;
         info!(?now, ?wanted, "loopback interface configured for packets of host processes");
     }
@@ -45,12 +45,12 @@ pub async fn open_loopback(note: &Path, serves_loopback: bool) -> Result<(), Err
 }
 
 /// Keeps the routes and the loopback interface as they must be, until the sender of frontends is dropped.
-pub async fn follow(mut frontends: Receiver<Frontends>, note: PathBuf, serves_loopback: bool) {
+pub async fn follow(mut frontends: Receiver<Frontends>, record: PathBuf, serves_loopback: bool) {
     let mut failed = false;
     loop {
         let wanted = frontends.borrow_and_update().clone();
         // The routes are set even if the loopback interface failed here: it may be as needed already.
-        let opened = open_loopback(&note, serves_loopback).await;
+        let opened = open_loopback(&record, serves_loopback).await;
         match opened.and(set_routes(&wanted).await) {
             Ok(()) => failed = false,
             Err(error) if !failed => {
@@ -74,7 +74,7 @@ async fn set_routes(wanted: &Frontends) -> Result<(), Error> {
 
 /// Restores the earlier settings and removes their file. Returns what was restored. Must not be called inside a
 /// runtime.
-pub fn restore(note: &Path) -> Result<Vec<&'static str>, Error> {
+pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -85,10 +85,10 @@ pub fn restore(note: &Path) -> Result<Vec<&'static str>, Error> {
         if routes::remove(&handle).await? {
             done.push("routes to frontends");
         }
-        if let Some(before) = Loopback::noted(note) {
+        if let Some(before) = Loopback::recorded(record) {
             before.write(&handle).await?;
             // Only after the settings are restored: an interrupted run is repeated with the same file.
-            std::fs::remove_file(note).map_err(|error| Error::System("note", error))?;
+            std::fs::remove_file(record).map_err(|error| Error::System("note", error))?;
             done.push("settings of the loopback interface");
         }
         Ok(done)

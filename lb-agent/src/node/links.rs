@@ -36,15 +36,15 @@ pub(crate) struct Links {
 
 /// The links that events were about.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct LinkChanges {
     /// Links that are new or changed.
     pub(crate) changed: BTreeSet<u32>,
     /// Links that were removed. One that was recreated is in both sets.
     pub(crate) gone: BTreeSet<u32>,
 }
 
-impl Told {
-    fn note(&mut self, message: &RouteNetlinkMessage) {
+impl LinkChanges {
+    fn record(&mut self, message: &RouteNetlinkMessage) {
         if let RouteNetlinkMessage::NewLink(link) = message
             && is_whole(link)
         {
@@ -74,13 +74,13 @@ impl Links {
 
     /// Waits for changes, and returns all that are there; none if nothing came within the time limit. If the kernel
     /// dropped events, all links are listed again and count as changed.
-    pub(crate) fn next(&mut self) -> io::Result<Told> {
-        let (mut told, mut flags) = (Told::default(), 0);
+    pub(crate) fn next(&mut self) -> io::Result<LinkChanges> {
+        let (mut changes, mut flags) = (LinkChanges::default(), 0);
         loop {
             match self.receive(flags) {
-                Ok(datagram) => drop(self.take(&datagram, &mut told)),
+                Ok(datagram) => drop(self.take(&datagram, &mut changes)),
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
-                    Some(Errno::EAGAIN | Errno::EINTR) => return Ok(told),
+                    Some(Errno::EAGAIN | Errno::EINTR) => return Ok(changes),
                     Some(Errno::ENOBUFS) => return self.list(),
                     _ => return Err(error),
                 },
@@ -91,8 +91,8 @@ impl Links {
     }
 
     /// Lists all links. If events were dropped meanwhile, the list may be older than they were, so it is repeated.
-    fn list(&mut self) -> io::Result<Told> {
-        let mut told = Told::default();
+    fn list(&mut self) -> io::Result<LinkChanges> {
+        let mut changes = LinkChanges::default();
         // Interfaces that vanished while events were lost are found by comparison.
         let before: Vec<u32> = self.view.links.keys().copied().collect();
         loop {
@@ -101,15 +101,15 @@ impl Links {
             let mut is_whole = true;
             loop {
                 match self.receive(0) {
-                    Ok(datagram) if self.take(&datagram, &mut told) => break,
+                    Ok(datagram) if self.take(&datagram, &mut changes) => break,
                     Ok(_) => {}
                     Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => is_whole = false,
                     Err(error) => return Err(error),
                 }
             }
             if is_whole {
-                told.gone.extend(before.iter().filter(|it| !self.view.links.contains_key(it)));
-                return Ok(told);
+                changes.gone.extend(before.iter().filter(|it| !self.view.links.contains_key(it)));
+                return Ok(changes);
             }
         }
     }
@@ -121,14 +121,14 @@ impl Links {
     }
 
     /// Applies the messages of a datagram. Returns whether it was the last one of a list.
-    fn take(&mut self, datagram: &[u8], told: &mut Told) -> bool {
+    fn take(&mut self, datagram: &[u8], changes: &mut LinkChanges) -> bool {
         let mut rest = datagram;
         while let Some((kind, body)) = next(&mut rest) {
             if kind == DONE || kind == ERROR {
                 return true;
             }
             if let Some(message) = read(kind, body) {
-                told.note(&message);
+                changes.record(&message);
                 put(&mut self.view, &message);
             }
         }

@@ -135,13 +135,13 @@ mod tests {
 
     #[test]
     fn only_base_chains_before_the_translation_count() {
-        let told = |hook: u32, priority: i32| {
+        let message = |hook: u32, priority: i32| {
             let hook = nested(4, &[number(1, hook), number(2, priority.cast_unsigned())]);
             [name(1, "raw"), name(3, "PREROUTING"), hook].concat()
         };
-        assert_eq!(chain(2, &told(0, -300)).map(|chain| chain.table), Some("raw".to_owned()));
-        assert_eq!(chain(2, &told(0, -100)), None);
-        assert_eq!(chain(2, &told(2, -300)), None, "another hook");
+        assert_eq!(chain(2, &message(0, -300)).map(|chain| chain.table), Some("raw".to_owned()));
+        assert_eq!(chain(2, &message(0, -100)), None);
+        assert_eq!(chain(2, &message(2, -300)), None, "another hook");
         assert_eq!(chain(2, &[name(1, "raw"), name(3, "DOCKER")].concat()), None, "no base chain");
     }
 }

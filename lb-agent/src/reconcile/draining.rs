@@ -28,7 +28,7 @@ impl Reconciler {
         if !dead.is_empty() {
             self.frontends.remove_drained(&dead, &mut ops);
             self.frontends.update(&mut self.settings, &mut ops);
-            self.refused.note(true);
+            self.refused.record(true);
             ops.extend(self.retry(now));
         }
         ops

@@ -111,7 +111,7 @@ impl Reconciler {
             self.refused.insert(lack.refusal, plan);
             return if waits { Outcome::Waits } else { Outcome::Refused };
         }
-        self.ports.note_age(&plan.age);
+        self.ports.record_age(&plan.age);
         self.names.give(&plan.key, id);
         self.claim(id, lean(plan), transaction);
         Outcome::Placed

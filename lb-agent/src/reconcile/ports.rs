@@ -56,7 +56,7 @@ impl Ports {
     }
 
     /// Records the age of a programmed port.
-    pub(super) fn note_age(&mut self, age: &(i64, String)) {
+    pub(super) fn record_age(&mut self, age: &(i64, String)) {
         if *age > self.youngest {
             self.youngest.clone_from(age);
         }

@@ -35,7 +35,7 @@ impl Refused {
     }
 
     /// Records whether entries became free.
-    pub(super) const fn note(&mut self, has_room: bool) {
+    pub(super) const fn record(&mut self, has_room: bool) {
         self.has_room |= has_room;
     }
 

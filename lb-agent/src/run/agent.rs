@@ -261,7 +261,7 @@ impl Agent {
         }
         self.reporter.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
         self.is_programmed = true;
-        self.note_sync();
+        self.record_sync();
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "sync complete");
         self.update_node();
@@ -283,7 +283,7 @@ impl Agent {
         }
         // The names first, so that a reader of the rows can name them.
         self.state.name(self.reconciler.take_named());
-        self.open.note(&ops, |ip| self.devices.may_be_own(ip));
+        self.open.record(&ops, |ip| self.devices.may_be_own(ip));
         self.writer.write(ops, &self.numbers);
         self.pass_time();
         count
@@ -297,7 +297,7 @@ impl Agent {
     }
 
     /// Reports the time of a sync if everything that arrived is programmed.
-    pub(super) fn note_sync(&mut self) {
+    pub(super) fn record_sync(&mut self) {
         if self.is_programmed && self.writer.is_done() && self.tracker.dirty_since().is_none() {
             self.state.synced();
             self.health.updated();

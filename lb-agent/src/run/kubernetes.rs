@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::devices::address;
 use crate::health_check::{Addresses, HealthChecks, Where};
-use crate::kube_events::{Events, Note};
+use crate::kube_events::{EventContent, Events};
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::plan::{Family, PortKey, ServiceName};
 use crate::reconcile::Reconciler;
@@ -112,7 +112,7 @@ impl Reporter {
         });
         let uid = service.as_ref().and_then(|service| tracker.uid(service)).unwrap_or_default();
         let (uid, text) = (uid.to_owned(), finding.to_string());
-        self.events.tell(Note { service, uid, is_warning: true, reason, action, text });
+        self.events.record(EventContent { service, uid, is_warning: true, reason, action, text });
     }
 
     /// Reports Services that are served only in part.

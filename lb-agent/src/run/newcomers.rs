@@ -17,7 +17,7 @@ use super::error::Error;
 use crate::datapath::{Datapath, Newcomer, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
-use crate::node::links::{Links, Told};
+use crate::node::links::{LinkChanges, Links};
 use crate::node::watch::PublishedView;
 use crate::node::{Assignment, ChangeSource, Identity, View, assignments};
 use crate::syscall::raise_priority_most;
@@ -118,7 +118,7 @@ impl Newcomers {
     ///
     /// It looks at all interfaces: one can become a pod's because its other end moved to another namespace, which is an
     /// event about the other end.
-    fn attach(&self, view: &View, Told { changed, gone }: &Told) {
+    fn attach(&self, view: &View, LinkChanges { changed, gone }: &LinkChanges) {
         let identity = {
             let mut shared = self.shared();
             for index in gone {
@@ -200,7 +200,7 @@ fn attach_each(
     // This connection's view starts without addresses and routes.
     views.mark_changed();
     loop {
-        let told = links.next()?;
+        let changes = links.next()?;
         let Some(newcomers) = newcomers.upgrade() else { return Ok(()) };
         // Copied once for each view instead of for each event.
         if views.has_changed().unwrap_or(false)
@@ -209,6 +209,6 @@ fn attach_each(
             links.view.addresses.clone_from(&published.addresses);
             links.view.ways.clone_from(&published.ways);
         }
-        newcomers.attach(&links.view, &told);
+        newcomers.attach(&links.view, &changes);
     }
 }

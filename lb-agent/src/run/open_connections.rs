@@ -52,7 +52,7 @@ impl OpenConnections {
     }
 
     /// Searches connections for the frontends that operations add. Call it before the operations are written.
-    pub(super) fn note(&mut self, ops: &[Op], is_own: impl Fn(&Ip) -> bool) {
+    pub(super) fn record(&mut self, ops: &[Op], is_own: impl Fn(&Ip) -> bool) {
         let is_here = |frontend: &Frontend, service: &Service| {
             let flags = service.flags;
             flags.has(Flags::EXTERNAL) && (flags.has(Flags::NODE_PORT) || is_own(&frontend.ip))
@@ -65,8 +65,8 @@ impl OpenConnections {
                 && is_here(frontend, service)
             {
                 // The first search covered the usual NodePorts, in use or not.
-                let is_noted = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
-                if !is_noted && self.known.insert(*frontend) {
+                let is_recorded = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
+                if !is_recorded && self.known.insert(*frontend) {
                     new.insert(*frontend);
                 }
             } else if let Op::RemoveService { frontend } = op {
@@ -109,7 +109,7 @@ impl OpenConnections {
         }
         let hashes: Vec<u64> =
             found.iter().map(|(protocol, tuple)| hash::whole(tuple, *protocol)).collect();
-        match self.maps.note_own_answers(&hashes) {
+        match self.maps.record_own_answers(&hashes) {
             Ok(()) => {
                 let (frontends, connections) = (new.len(), found.len());
                 debug!(frontends, connections, "open connections noted");

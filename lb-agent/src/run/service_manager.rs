@@ -16,33 +16,33 @@ pub(super) struct ServiceManager {
     /// Interval at which it wants a sign of life: half of the configured timeout.
     every: Option<Duration>,
     /// Time of the last notification; `None` before readiness was reported.
-    told: Option<Instant>,
+    last: Option<Instant>,
 }
 
 impl ServiceManager {
     /// Reads the service manager's wishes from the environment.
     pub(super) fn of_environment() -> Self {
         let every = sd_notify::watchdog_enabled().map(|allowed| allowed / 2);
-        Self { every, told: None }
+        Self { every, last: None }
     }
 
     /// Notifies it that everything is programmed.
     pub(super) fn ready(&mut self) {
-        tell(&[NotifyState::Ready]);
-        self.told = Some(Instant::now());
+        notify(&[NotifyState::Ready]);
+        self.last = Some(Instant::now());
     }
 
     /// Notifies it that the loop turns, if that is due. Call it about once a second.
     pub(super) fn alive(&mut self) {
-        if self.told.is_some_and(|told| self.is_due(told.elapsed())) {
-            tell(&[NotifyState::Watchdog]);
-            self.told = Some(Instant::now());
+        if self.last.is_some_and(|last| self.is_due(last.elapsed())) {
+            notify(&[NotifyState::Watchdog]);
+            self.last = Some(Instant::now());
         }
     }
 
     /// Notifies it that the agent stops.
     pub(super) fn stopping() {
-        tell(&[NotifyState::Stopping]);
+        notify(&[NotifyState::Stopping]);
     }
 
     /// Reports whether a notification is due before the next call, a second from now.
@@ -51,7 +51,7 @@ impl ServiceManager {
     }
 }
 
-fn tell(what: &[NotifyState<'_>]) {
+fn notify(what: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(what) {
         warn!(%error, "notifying the service manager failed");
     }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_sign_of_life_comes_before_it_is_late() {
-        let manager = |every| ServiceManager { every, told: None };
+        let manager = |every| ServiceManager { every, last: None };
         let seconds = Duration::from_secs;
         assert!(!manager(None).is_due(seconds(100)));
         let every = Some(seconds(15));

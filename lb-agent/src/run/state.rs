@@ -36,7 +36,7 @@ pub struct State {
     /// Faults of interfaces and attachments.
     of_node: Vec<String>,
     /// The content that was written last, without names; then the version of the names.
-    told: StateFile,
+    last: StateFile,
     naming: Option<u64>,
     names: Journal,
     /// Time when everything that had arrived was programmed, and whether that was written.
@@ -70,7 +70,7 @@ impl State {
             acceleration: BTreeMap::new(),
             findings: (Vec::new(), 0),
             of_node: Vec::new(),
-            told: StateFile::default(),
+            last: StateFile::default(),
             naming: None,
             synced: None,
             is_synced_written: true,
@@ -146,7 +146,7 @@ impl State {
             self.changed();
         }
         let is_time = self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE);
-        is_time || self.stale != self.staleness() || self.told.problems != self.problems()
+        is_time || self.stale != self.staleness() || self.last.problems != self.problems()
     }
 
     fn problems(&self) -> Vec<String> {
@@ -214,7 +214,7 @@ impl State {
         self.stale = self.staleness();
         let of =
             |id| reconciler.key(id).map_or_else(|| format!("service {id}"), ToString::to_string);
-        let mut known = StateFile {
+        let mut state = StateFile {
             unwritten: unwritten.into_iter().map(|(id, why)| (of(id), why)).collect(),
             ambiguous: ambiguous.to_vec(),
             node: self.node.clone(),
@@ -240,14 +240,14 @@ impl State {
         let written = Arc::clone(&self.written);
         let mut before = lock(&written);
         // The names are compared by the count of changes, as there may be very many.
-        let is_told = self.naming == naming && self.told == known && self.path.exists();
-        if is_told && !before.has_failed {
+        let is_written = self.naming == naming && self.last == state && self.path.exists();
+        if is_written && !before.has_failed {
             return None;
         }
         // The file is written by another thread; the number lets the newest state win.
         before.begun += 1;
         let number = before.begun;
-        (self.naming, self.told) = (naming, known.clone());
+        (self.naming, self.last) = (naming, state.clone());
         // Copied here and turned into texts by the writing thread, as that takes longer.
         let names: Vec<(ServiceId, PortKey)> =
             reconciler.names().map(|(id, key)| (id, key.clone())).collect();
@@ -262,9 +262,9 @@ impl State {
                 // A newer state was written meanwhile, or waits for the lock.
                 return;
             }
-            known.names = names.iter().map(|(id, key)| (*id, key.to_string())).collect();
-            known.written = Timestamp::now().to_string();
-            let result = known.replace(&path);
+            state.names = names.iter().map(|(id, key)| (*id, key.to_string())).collect();
+            state.written = Timestamp::now().to_string();
+            let result = state.replace(&path);
             match &result {
                 Ok(()) => journal.forget(),
                 Err(error) if !written.has_failed => {

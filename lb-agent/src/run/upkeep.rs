@@ -56,7 +56,7 @@ impl Agent {
             self.takeover.programmed();
         }
         if was_failing {
-            self.note_sync();
+            self.record_sync();
         }
         self.devices.retry(self.tracker.is_synced(), &self.numbers);
         self.put_settings();

@@ -34,14 +34,14 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
     let backends = maps.backends()?;
     let now = monotonic().as_nanos() as u64;
     let all = maps.affinities()?;
-    let known = StateFile::read(bpf_dir);
+    let state_file = StateFile::read(bpf_dir);
     // The family of the backend: a row of layout v5 may name a client by a cookie, which has no family.
     let is_v4 = |affinity: &Affinity| {
         backends.get(affinity.backend as usize).is_some_and(|row| row.ip.is_v4())
     };
     let all = all.iter().filter(|(_, affinity)| scope.has_family(is_v4(affinity)));
     let shown = all.map(|(client, affinity)| {
-        let service = known.names.get(&client.service).cloned();
+        let service = state_file.names.get(&client.service).cloned();
         stuck(client, affinity, &backends, service, now)
     });
     let mut all: Vec<Stuck> = shown.filter(|stuck| scope.has(stuck.service.as_deref())).collect();

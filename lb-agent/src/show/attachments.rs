@@ -47,8 +47,8 @@ pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(
         for (place, direction) in [("ingress", Direction::Ingress), ("egress", Direction::Egress)] {
             let programs = attached_programs(index, direction)
                 .map(|hooked| hooked.iter().map(|it| it.program).collect::<Vec<_>>());
-            let told = programs.map_or_else(|error| cannot(&error), |programs| order(&programs));
-            say(&name, place, told);
+            let text = programs.map_or_else(|error| cannot(&error), |programs| order(&programs));
+            say(&name, place, text);
         }
     }
     match attached_socket_programs(links) {

@@ -44,8 +44,8 @@ pub fn diff(bpf_dir: &Path, wanted: Vec<Change>, format: Format) -> Result<(Stri
     let maps = open(bpf_dir)?;
     let actual = maps.actual()?;
     // Names are read after rows, as in `list::entries`.
-    let known = StateFile::read(bpf_dir);
-    let differences = compare(maps.limits()?, wanted, &actual, &known);
+    let state_file = StateFile::read(bpf_dir);
+    let differences = compare(maps.limits()?, wanted, &actual, &state_file);
     Ok((print::print(&differences, format)?, differences.is_empty()))
 }
 
@@ -53,7 +53,7 @@ fn compare(
     limits: Limits,
     wanted: Vec<Change>,
     actual: &Actual,
-    known: &StateFile,
+    state_file: &StateFile,
 ) -> Vec<Difference> {
     let mut reconciler = Reconciler::new(limits);
     let mut image = Image::default();
@@ -68,22 +68,22 @@ fn compare(
         let (want, hold) = (wanted.get(frontend), held.get(frontend));
         let service = want.and_then(|want| names.get(&want.service));
         // The desired state has numbers of its own; those of the maps are named in the state file.
-        let service = service.or_else(|| known.names.get(&hold?.service)).cloned();
-        let mut note = |what: String| {
+        let service = service.or_else(|| state_file.names.get(&hold?.service)).cloned();
+        let mut add = |what: String| {
             let (frontend, service) = (words::frontend(frontend), service.clone());
             all.push(Difference { frontend, service, what });
         };
         match (want, hold) {
             (Some(want), Some(hold)) => {
                 for rule in want.rules.difference(&hold.rules) {
-                    note(format!("missing: {rule}"));
+                    add(format!("missing: {rule}"));
                 }
                 for rule in hold.rules.difference(&want.rules) {
-                    note(format!("not wanted: {rule}"));
+                    add(format!("not wanted: {rule}"));
                 }
             }
-            (Some(_), None) => note(format!("missing: {}", what(frontend))),
-            (None, Some(_)) => note(format!("not wanted: {}", what(frontend))),
+            (Some(_), None) => add(format!("missing: {}", what(frontend))),
+            (None, Some(_)) => add(format!("not wanted: {}", what(frontend))),
             (None, None) => {}
         }
     }

@@ -65,8 +65,8 @@ pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error
         }
     }
     let frontend = frontend(&maps, question, &passed)?;
-    let known = StateFile::read(bpf_dir);
-    Ok(explanation::told(&settings, &known, &origin, (question, frontend), &passed))
+    let state_file = StateFile::read(bpf_dir);
+    Ok(explanation::explain(&settings, &state_file, &origin, (question, frontend), &passed))
 }
 
 /// The verdict of a packet, and the working memory after it.

@@ -48,13 +48,13 @@ pub fn list(
     let maps = open(bpf_dir)?;
     let now = monotonic().as_nanos() as u64;
     let lifetimes = maps.settings()?.node.lifetimes;
-    let known = StateFile::read(bpf_dir);
-    let service = |flow: &Flow| known.names.get(&flow.service);
+    let state_file = StateFile::read(bpf_dir);
+    let service = |flow: &Flow| state_file.names.get(&flow.service);
     let is_shown = |key: &FlowKey, flow: &Flow| {
         flow.is_forward()
             && scope.has(service(flow).map(String::as_str))
             && scope.has_family(key.tuple.source.is_v4())
-            && is_meant(filter, &known, key, flow)
+            && is_meant(filter, &state_file, key, flow)
     };
     let mut rows = Pieces::new(to, format);
     maps.flows().each(is_shown, |key, flow| {
@@ -65,18 +65,18 @@ pub fn list(
         }
         rows.push(*key, row(key, flow, reply.as_ref(), service(flow).cloned(), now))
     })?;
-    unknown_service(&maps, &known, filter, rows.is_empty())?;
+    unknown_service(&maps, &state_file, filter, rows.is_empty())?;
     rows.finish()
 }
 
 /// Deletes the flows that match the filter, and returns how many entries were deleted.
 pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let known = StateFile::read(bpf_dir);
+    let state_file = StateFile::read(bpf_dir);
     // The entries that a client's packets meet come last. If they were removed first, the client's next packet would
     // recreate one beside the other entries of its flow, which would then be removed without it.
     let (mut others, mut first) = (Vec::new(), Vec::new());
-    let is_meant = |key: &FlowKey, flow: &Flow| is_meant(filter, &known, key, flow);
+    let is_meant = |key: &FlowKey, flow: &Flow| is_meant(filter, &state_file, key, flow);
     maps.flows().each(is_meant, |key, flow| {
         if flow.is_forward() {
             first.push(*key);
@@ -86,15 +86,15 @@ pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
         Ok::<(), Error>(())
     })?;
     let count = others.len() + first.len();
-    unknown_service(&maps, &known, filter, count == 0)?;
+    unknown_service(&maps, &state_file, filter, count == 0)?;
     maps.flows().remove(&others)?;
     maps.flows().remove(&first)?;
     Ok(format!("deleted {count} flow entries\n"))
 }
 
 /// Reports whether the flow of an entry matches the filter.
-fn is_meant(filter: &FlowFilter, known: &StateFile, key: &FlowKey, flow: &Flow) -> bool {
-    let name = known.names.get(&flow.service).map(String::as_str);
+fn is_meant(filter: &FlowFilter, state_file: &StateFile, key: &FlowKey, flow: &Flow) -> bool {
+    let name = state_file.names.get(&flow.service).map(String::as_str);
     let (client, backend) = ends(key, flow);
     filter.service.as_ref().is_none_or(|wanted| matches(wanted, None, Some(flow.service), name))
         && filter.client.is_none_or(|wanted| Ip::from(wanted) == client)
@@ -114,17 +114,17 @@ const fn ends(key: &FlowKey, flow: &Flow) -> (Ip, Ip) {
 /// Fails if no service has the name. A service without flows is no error.
 fn unknown_service(
     maps: &Maps,
-    known: &StateFile,
+    state_file: &StateFile,
     filter: &FlowFilter,
     is_empty: bool,
 ) -> Result<(), Error> {
     let Some(wanted) = filter.service.as_ref().filter(|_| is_empty) else { return Ok(()) };
     let mut ids = maps.services()?.into_iter().map(|(_, service)| service.id);
-    let name = |id: ServiceId| known.names.get(&id).map(String::as_str);
+    let name = |id: ServiceId| state_file.names.get(&id).map(String::as_str);
     if ids.any(|id| matches(wanted, None, Some(id), name(id))) {
         Ok(())
     } else {
-        Err(unknown(wanted, known))
+        Err(unknown(wanted, state_file))
     }
 }
 

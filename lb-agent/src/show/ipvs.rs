@@ -22,7 +22,7 @@ type Counts = (u64, u64);
 /// Returns all frontends in the maps.
 pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
-    let (mut all, _known) = entries(&maps, bpf_dir)?;
+    let (mut all, _state_file) = entries(&maps, bpf_dir)?;
     all.retain(|entry| entry.is_in(scope) && !entry.leaving);
     let mut flows = BTreeMap::new();
     maps.flows().each(

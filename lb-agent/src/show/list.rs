@@ -46,7 +46,7 @@ pub struct Endpoint {
 
 /// Returns all frontends in the maps as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
-    let (mut entries, _known) = entries(&open(bpf_dir)?, bpf_dir)?;
+    let (mut entries, _state_file) = entries(&open(bpf_dir)?, bpf_dir)?;
     entries.retain(|entry| entry.is_in(scope));
     print::print(&entries, format)
 }
@@ -56,15 +56,15 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
 /// The state file is read after the rows, because the agent writes a name before its rows.
 pub(super) fn entries(maps: &Maps, bpf_dir: &Path) -> Result<(Vec<Entry>, StateFile), Error> {
     let services = maps.services()?;
-    let known = StateFile::read(bpf_dir);
+    let state_file = StateFile::read(bpf_dir);
     let lines = maps.lines(Actual::lines_in_use(&services))?;
     let backends = maps.backends()?;
     let shown = services.iter().filter(|(_, service)| !service.flags.has(Flags::ADDRESS));
     let entry = |(frontend, service): &(Frontend, Service)| {
-        entry(frontend, service, &known.names, |set| members(set, &lines, &backends))
+        entry(frontend, service, &state_file.names, |set| members(set, &lines, &backends))
     };
     let entries = shown.map(entry).collect();
-    Ok((entries, known))
+    Ok((entries, state_file))
 }
 
 /// Returns the number of backends of the frontends in `services`. Each is counted once per service port.

@@ -33,9 +33,9 @@ pub struct ServicePort {
 
 /// Returns the service ports as text.
 pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Error> {
-    let (mut entries, known) = list::entries(&open(bpf_dir)?, bpf_dir)?;
+    let (mut entries, state_file) = list::entries(&open(bpf_dir)?, bpf_dir)?;
     entries.retain(|entry| scope.has_family(entry.is_v4));
-    let mut ports = ports(entries, &known);
+    let mut ports = ports(entries, &state_file);
     ports.retain(|port| scope.has(Some(&port.service)));
     print::print(&ports, format)
 }
@@ -47,13 +47,13 @@ pub fn show(
     namespace: Option<&str>,
     format: Format,
 ) -> Result<String, Error> {
-    let (entries, known) = list::entries(&open(bpf_dir)?, bpf_dir)?;
-    let mut ports = ports(entries, &known);
+    let (entries, state_file) = list::entries(&open(bpf_dir)?, bpf_dir)?;
+    let mut ports = ports(entries, &state_file);
     ports.retain(|port| {
         matches(name, namespace, port.id, (!port.service.starts_with('#')).then_some(&port.service))
     });
     if ports.is_empty() {
-        return Err(unknown(name, &known));
+        return Err(unknown(name, &state_file));
     }
     match format.output {
         Output::Table | Output::Wide => Ok(ports.iter().map(page).collect::<Vec<_>>().join("\n")),
@@ -62,8 +62,8 @@ pub fn show(
 }
 
 /// Returns the error for a name without a match.
-pub(super) fn unknown(name: &str, known: &StateFile) -> Error {
-    let hint = if known.names.is_empty() {
+pub(super) fn unknown(name: &str, state_file: &StateFile) -> Error {
+    let hint = if state_file.names.is_empty() {
         ": the last run saved no names, so services are listed by number"
     } else {
         ""
@@ -96,13 +96,13 @@ pub(super) fn matches(
         && (wanted == own || wanted == own_name)
 }
 
-fn ports(entries: Vec<Entry>, known: &StateFile) -> Vec<ServicePort> {
+fn ports(entries: Vec<Entry>, state_file: &StateFile) -> Vec<ServicePort> {
     let mut by_id: BTreeMap<ServiceId, Vec<Entry>> = BTreeMap::new();
     for entry in entries {
         by_id.entry(entry.id).or_default().push(entry);
     }
     let programmed = by_id.into_iter().map(|(id, frontends)| {
-        let name = known.names.get(&id).map(String::as_str);
+        let name = state_file.names.get(&id).map(String::as_str);
         let mut kinds: Vec<&'static str> = frontends.iter().map(|entry| entry.kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
@@ -114,14 +114,14 @@ fn ports(entries: Vec<Entry>, known: &StateFile) -> Vec<ServicePort> {
             Some(_) => "served",
         };
         let backends = live().map(|entry| entry.used().len()).max().unwrap_or(0);
-        let refused = name.and_then(|name| known.refused.get(name)).cloned();
+        let refused = name.and_then(|name| state_file.refused.get(name)).cloned();
         let service = words::service(id, name);
         ServicePort { service, id: Some(id), state, kinds, backends, refused, frontends }
     });
     let mut all: Vec<ServicePort> = programmed.collect();
-    let named: Vec<&String> = known.names.values().collect();
+    let named: Vec<&String> = state_file.names.values().collect();
     // A refused port without any row in the maps would otherwise be missing in the list.
-    let refused = known.refused.iter().filter(|(name, _)| !named.contains(name));
+    let refused = state_file.refused.iter().filter(|(name, _)| !named.contains(name));
     all.extend(refused.map(|(name, map)| ServicePort {
         service: name.clone(),
         id: None,
@@ -233,12 +233,12 @@ mod tests {
 
     #[test]
     fn service_ports_are_grouped_and_the_refused_are_named() {
-        let known = StateFile {
+        let state_file = StateFile {
             names: BTreeMap::from([(1, "default/web:http".to_owned())]),
             refused: BTreeMap::from([("default/big".to_owned(), "MAGLEV".to_owned())]),
             ..StateFile::default()
         };
-        let all = ports(list::samples(&known.names), &known);
+        let all = ports(list::samples(&state_file.names), &state_file);
         insta::assert_snapshot!(print::print(&all, print::PLAIN).unwrap());
         let wide = Format { output: Output::Wide, ..print::PLAIN };
         insta::assert_snapshot!(print::print(&all, wide).unwrap());

@@ -21,19 +21,19 @@ mod process;
 
 /// Returns the screen as text, and whether everything is as it should be.
 pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error> {
-    let known = StateFile::read(bpf_dir);
+    let state_file = StateFile::read(bpf_dir);
     let maps = match open(bpf_dir) {
         Ok(maps) => maps,
-        Err(error) => return process::alone(bpf_dir, &known, error).map(|text| (text, false)),
+        Err(error) => return process::alone(bpf_dir, &state_file, error).map(|text| (text, false)),
     };
     let links = bpf_dir.join(LAYOUT).join("links");
     let mut text = String::new();
-    process::lines(&mut text, bpf_dir, process::running(bpf_dir, &known), &known);
+    process::lines(&mut text, bpf_dir, process::running(bpf_dir, &state_file), &state_file);
     let hooks = attached_hooks(&links);
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
     let are_attached = devices::lines(&mut text, &maps, &links)?;
-    devices::acceleration(&mut text, &known, &maps, &links)?;
+    devices::acceleration(&mut text, &state_file, &maps, &links)?;
     if is_verbose {
         attachments::attached(&mut text, &maps, &links)?;
         attachments::machine(&mut text);
@@ -43,13 +43,13 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     services(&mut text, &maps)?;
     packets(&mut text, &maps)?;
     fill(&mut text, &maps)?;
-    findings(&mut text, &known);
+    findings(&mut text, &state_file);
     // Conflicts and ambiguous interfaces are shown, but they do not make the command fail: they need a decision of the
     // operator.
-    let is_well = known.refused.is_empty()
-        && known.unwritten.is_empty()
-        && known.stale.is_empty()
-        && known.problems.is_empty()
+    let is_well = state_file.refused.is_empty()
+        && state_file.unwritten.is_empty()
+        && state_file.stale.is_empty()
+        && state_file.problems.is_empty()
         && are_attached
         && hooks == SOCKET_HOOKS.len();
     Ok((text, is_well))
@@ -166,21 +166,21 @@ fn fill(text: &mut String, maps: &Maps) -> Result<(), Error> {
     Ok(())
 }
 
-fn findings(text: &mut String, known: &StateFile) {
-    for (port, map) in &known.refused {
+fn findings(text: &mut String, state_file: &StateFile) {
+    for (port, map) in &state_file.refused {
         line(text, "Refused", &format!("{port}: {map} is full; raise it with --map-size {map}=N"));
     }
-    for (port, why) in &known.unwritten {
+    for (port, why) in &state_file.unwritten {
         line(text, "Not written", &format!("{port}: {why}; retrying every second"));
     }
-    for device in &known.ambiguous {
+    for device in &state_file.ambiguous {
         let remedy = "set --external-device or --pod-device";
         line(text, "Ambiguous", &format!("{device} is served as a pod interface: {remedy}"));
     }
-    for problem in &known.problems {
+    for problem in &state_file.problems {
         line(text, "Problem", problem);
     }
-    for (frontend, ports) in &known.conflicts {
+    for (frontend, ports) in &state_file.conflicts {
         if let Some((winner, losers)) = ports.split_first() {
             let losers = losers.join(", ");
             line(

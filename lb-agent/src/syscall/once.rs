@@ -60,11 +60,11 @@ const fn go_on(map: u32) -> [[u8; 8]; 6] {
 }
 
 fn marker(map: u32) -> Vec<[u8; 8]> {
-    let note = |word: usize| {
+    let store = |word: usize| {
         // `r2 = word`; `*(u32 *)(r1 + at) = r2`.
         [instruction(0xb7, 2, 0, MARK[word]), instruction(0x63, 0x21, AT[word], 0)]
     };
-    [note(0), note(1)].into_iter().flatten().chain(go_on(map)).collect()
+    [store(0), store(1)].into_iter().flatten().chain(go_on(map)).collect()
 }
 
 fn gate(map: u32) -> Vec<[u8; 8]> {

@@ -46,21 +46,21 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     }
     // Before the switch, because netfilter serves new connections at once; and again below, for flows that began in
     // between.
-    let _flows: Known = hold(&mut reserved, &maps)?;
+    let _flows: LiveFlows = hold(&mut reserved, &maps)?;
     maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)?;
     super::forget_ended(&maps)?;
     // Without an agent, no Service changes.
     let frontends = super::Frontends::of(&maps)?;
-    let (began, mut told) = (Instant::now(), None);
+    let (began, mut reported) = (Instant::now(), None);
     loop {
-        let known = hold(&mut reserved, &maps)?;
+        let live = hold(&mut reserved, &maps)?;
         // In each round: once a flow has ended, the next socket with its port must begin by kube-proxy's rules.
-        frontends.forget_untranslated(&known)?;
-        let left = known.len();
-        if told != Some(left) {
+        frontends.forget_untranslated(&live)?;
+        let left = live.len();
+        if reported != Some(left) {
             writeln!(out, "{left} flows left")?;
             out.flush()?;
-            told = Some(left);
+            reported = Some(left);
         }
         if left == 0 || options.within.is_some_and(|within| began.elapsed() >= within) {
             return Ok(());
@@ -83,7 +83,7 @@ fn await_rules(
     let rows = maps.backends().map_err(super::Error::Maps)?;
     let served = |v4: bool| rows.iter().any(|row| row.service != 0 && row.ip.is_v4() == v4);
     let began = Instant::now();
-    let _flows: Known = hold(reserved, maps)?;
+    let _flows: LiveFlows = hold(reserved, maps)?;
     writeln!(out, "every flow is reserved in netfilter; waiting for kube-proxy's rules")?;
     out.flush()?;
     while !Rules::serve([served(true), served(false)]) {
@@ -94,26 +94,26 @@ fn await_rules(
         }
         thread::park_timeout(OFTEN);
         datapath::ensure_no_agent(dir)?;
-        let _flows: Known = hold(reserved, maps)?;
+        let _flows: LiveFlows = hold(reserved, maps)?;
     }
     Ok(())
 }
 
 /// Flows that have not expired, by the tuple that their clients send.
-type Known = BTreeSet<(Protocol, Tuple)>;
+type LiveFlows = BTreeSet<(Protocol, Tuple)>;
 
 /// Reserves the connections of all flows in netfilter, and returns the flows that have not expired.
-fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Known, Error> {
+fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<LiveFlows, Error> {
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let all = maps.flows().all().map_err(super::Error::Maps)?;
     let all: BTreeMap<FlowKey, Flow> = all.into_iter().collect();
-    let known = live(&settings, &all);
-    reserved.hold(&settings, &all, &known)?;
-    Ok(known)
+    let live = live(&settings, &all);
+    reserved.hold(&settings, &all, &live)?;
+    Ok(live)
 }
 
 /// Returns the flows that have not expired. Without an agent no sweep removes expired entries.
-fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> Known {
+fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> LiveFlows {
     let now = u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {
         flow.is_forward()

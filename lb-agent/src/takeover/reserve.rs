@@ -33,17 +33,17 @@ pub(super) struct Reserved(BTreeMap<Written, Instant>);
 impl Reserved {
     /// Reserves the connections of these flows, and releases those of flows that are gone.
     ///
-    /// `known` are the flows that have not expired, by the tuple that their clients send. If netfilter already has such
+    /// `live` are the flows that have not expired, by the tuple that their clients send. If netfilter already has such
     /// a connection, it stays as it is.
     pub(super) fn hold(
         &mut self,
         settings: &Settings,
         flows: &BTreeMap<FlowKey, Flow>,
-        known: &BTreeSet<(Protocol, Tuple)>,
+        live: &BTreeSet<(Protocol, Tuple)>,
     ) -> Result<(), Error> {
         let now = Instant::now();
         let mut before = std::mem::take(&mut self.0);
-        for written in flows.iter().filter_map(|(key, flow)| written(settings, key, flow, known)) {
+        for written in flows.iter().filter_map(|(key, flow)| written(settings, key, flow, live)) {
             let held = before.remove(&written).or_else(|| self.0.get(&written).copied());
             // Reservations expire by themselves if this process dies, so they are renewed before.
             let is_fresh = held.is_some_and(|held| now.duration_since(held) < RENEWED);
@@ -88,7 +88,7 @@ fn written(
     settings: &Settings,
     key: &FlowKey,
     flow: &Flow,
-    known: &BTreeSet<(Protocol, Tuple)>,
+    live: &BTreeSet<(Protocol, Tuple)>,
 ) -> Option<Written> {
     let FlowKey { protocol, tuple, side, .. } = *key;
     if flow.is_answer() {
@@ -96,7 +96,7 @@ fn written(
         return is_ours.then(|| (protocol, tuple.reversed(), State::Unseen));
     }
     let is_of_host = flow.is_forward() && side == Side::EGRESS && protocol == Protocol::TCP;
-    let is_open = is_of_host && known.contains(&(protocol, tuple));
+    let is_open = is_of_host && live.contains(&(protocol, tuple));
     is_open.then_some((protocol, tuple, State::Open))
 }
 
@@ -115,12 +115,12 @@ mod tests {
         let mut settings = Settings::default();
         settings.node.own.add(&node.ip);
         let asked = Tuple::new(node, frontend);
-        let known = BTreeSet::from([(Protocol::TCP, asked)]);
+        let live = BTreeSet::from([(Protocol::TCP, asked)]);
         let of = |tuple: Tuple, side, kind, flags| {
             let key = FlowKey::new(tuple, Protocol::TCP, side);
             let mut flow = Flow::new(tuple, kind, 0);
             flow.flags = flags;
-            written(&settings, &key, &flow, &known)
+            written(&settings, &key, &flow, &live)
         };
         let answer = Tuple::new(backend, node);
         let source = Some((Protocol::TCP, answer.reversed(), State::Unseen));

@@ -55,7 +55,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
         Ok(Found::look(Some(&frontends))?)
     };
     let mut found = look()?;
-    tell(&found, out)?;
+    print(&found, out)?;
     if options.removes && !found.rules.is_empty() {
         // The agent has created it already, if it is running.
         anchor::put().map_err(|error| super::Error::System("anchor", error))?;
@@ -79,7 +79,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
         thread::park_timeout(AGAIN);
         let next = look()?;
         if next.to_string() != found.to_string() {
-            tell(&next, out)?;
+            print(&next, out)?;
         }
         found = next;
     }
@@ -89,7 +89,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
     Ok(!found.is_under_way())
 }
 
-fn tell(found: &Found, out: &mut impl Write) -> Result<(), Error> {
+fn print(found: &Found, out: &mut impl Write) -> Result<(), Error> {
     writeln!(out, "{found}")?;
     Ok(out.flush()?)
 }

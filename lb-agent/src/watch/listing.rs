@@ -183,7 +183,7 @@ impl<O: Objects> Follow<O> {
                 if self.newest.is_newer_than(&version) {
                     return Err(Failure::WentBack);
                 }
-                self.newest.note(&version);
+                self.newest.record(&version);
                 self.place = Some(version);
                 return Ok(false);
             }
@@ -195,7 +195,7 @@ impl<O: Objects> Follow<O> {
             return Ok(false);
         }
         let is_new = self.place.as_ref() != Some(&version);
-        self.newest.note(&version);
+        self.newest.record(&version);
         self.place = Some(version);
         Ok(is_new)
     }

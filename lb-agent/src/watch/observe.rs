@@ -90,7 +90,7 @@ where
                 Err(_) => Err("no response from the server".into()),
             };
             let code = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            asked.tell(&observe, code);
+            asked.report(&observe, code);
             answer.map(|answer| answer.map(Body::new))
         })
     }
@@ -118,7 +118,7 @@ impl Asked {
         }
     }
 
-    fn tell(&self, observe: &Observe, code: Option<u16>) {
+    fn report(&self, observe: &Observe, code: Option<u16>) {
         if let Some(observer) = &observe.observer {
             let took = self.began.elapsed();
             observer.request(&Seen { method: &self.method, host: &self.host, code, took });

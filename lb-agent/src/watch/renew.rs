@@ -49,7 +49,7 @@ impl Renewed {
         let access = server.access().await?;
         let (files, has_plugin) = (access.files.clone(), access.has_plugin);
         let stamps = stamps(&files);
-        tell(&access);
+        log_route(&access);
         let current = match made(&server, access, &own).await {
             Ok(stack) => Ok(stack),
             // A plugin may depend on the network, which may need this agent.
@@ -141,7 +141,7 @@ impl Keeper {
                 self.files.clone_from(&access.files);
                 if is_other {
                     tracing::info!("credentials changed and were reloaded");
-                    tell(&access);
+                    log_route(&access);
                 }
                 self.stamps = stamps(&self.files);
                 made(&self.server, access, &self.own).await
@@ -190,7 +190,7 @@ async fn made(server: &Server, access: Access, own: &Own) -> Result<Stack, Clien
 }
 
 /// Logs the server and the proxy in use.
-fn tell(access: &Access) {
+fn log_route(access: &Access) {
     let server = &access.config.cluster_url;
     if let Some(proxy) = &access.proxy {
         tracing::info!(%server, proxy = %proxy.uri(), "connecting to the API server through a proxy");

@@ -36,7 +36,7 @@ impl Unread {
             let is_other = self.by_name != listed;
             self.by_name = listed;
             if is_other {
-                self.tell();
+                self.publish();
             }
         }
         self.logged = 0;
@@ -65,7 +65,7 @@ impl Unread {
                 drop(listed.insert(key.clone(), finding.clone()));
             }
             if self.by_name.insert(key.clone(), finding.clone()).as_ref() != Some(&finding) {
-                self.tell();
+                self.publish();
             }
         }
     }
@@ -76,11 +76,11 @@ impl Unread {
             return;
         }
         if self.by_name.remove(&(namespace.to_owned(), name.to_owned())).is_some() {
-            self.tell();
+            self.publish();
         }
     }
 
-    fn tell(&self) {
+    fn publish(&self) {
         let part = format!("unread {}", self.kind.resource());
         self.view.problems_of(&part, self.by_name.values().cloned().collect());
     }

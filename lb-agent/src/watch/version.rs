@@ -35,7 +35,7 @@ pub(super) struct Newest {
 
 impl Newest {
     /// Notes a version that was seen.
-    pub(super) fn note(&mut self, seen: &Version) {
+    pub(super) fn record(&mut self, seen: &Version) {
         if !self.version.as_ref().is_some_and(|newest| seen.is_older_than(newest)) {
             self.version = Some(seen.clone());
         }
@@ -97,8 +97,8 @@ mod tests {
     fn an_older_list_is_taken_only_when_the_rule_was_left() {
         let mut newest = Newest::default();
         assert_eq!(newest.list(&version("7")), Ok(false));
-        newest.note(&version("9"));
-        newest.note(&version("8"));
+        newest.record(&version("9"));
+        newest.record(&version("8"));
         assert_eq!(newest.bound(), Some(&version("9")));
         assert_eq!(newest.list(&version("8")), Err(()));
         newest.leave();

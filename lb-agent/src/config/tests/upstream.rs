@@ -56,10 +56,10 @@ fn the_log_is_as_kube_proxys_file_and_flags_say() {
     assert_eq!(log(flags(&[]).unwrap()), (LogFormat::Text, 2));
     assert_eq!(log(flags(&["--logging-format=json", "-v=4"]).unwrap()), (LogFormat::Json, 4));
     let lines = "logging: {format: json, verbosity: 1000}";
-    let told = file(lines).unwrap();
-    assert_eq!(told.warnings, Vec::<String>::new());
-    assert_eq!(log(with(&[], &told.documents()).unwrap()), (LogFormat::Json, u8::MAX));
-    assert_eq!(log(told), (LogFormat::Json, u8::MAX));
+    let parsed = file(lines).unwrap();
+    assert_eq!(parsed.warnings, Vec::<String>::new());
+    assert_eq!(log(with(&[], &parsed.documents()).unwrap()), (LogFormat::Json, u8::MAX));
+    assert_eq!(log(parsed), (LogFormat::Json, u8::MAX));
     let both = format!("apiVersion: {}\nkind: {}\n{lines}\n", KUBE_PROXY.0, KUBE_PROXY.1);
     let typed = with(&["--log-format=text", "--v=5"], &both).unwrap();
     assert_eq!(log(typed), (LogFormat::Text, 5), "flags win, as with kube-proxy");

@@ -55,21 +55,21 @@ pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
 
 /// Returns the maps of a layout for which an earlier run recorded another meaning.
 fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
-    let noted = list(&layout.join(MEANINGS))?;
+    let recorded = list(&layout.join(MEANINGS))?;
     let is_other = |shape: &&Shape| {
         let is_there = layout.join("maps").join(shape.name).exists();
-        is_there && noted.iter().any(|mark| is_about(mark, shape)) && !is_same(layout, shape)
+        is_there && recorded.iter().any(|mark| is_about(mark, shape)) && !is_same(layout, shape)
     };
     Ok(SHAPES.iter().filter(is_other).collect())
 }
 
 /// Records the meaning of our maps. To be called after [`set_aside`].
-pub(in crate::datapath) fn note(layout: &Path) -> Result<(), Error> {
-    let noted = list(&layout.join(MEANINGS))?;
+pub(in crate::datapath) fn record(layout: &Path) -> Result<(), Error> {
+    let recorded = list(&layout.join(MEANINGS))?;
     for shape in &SHAPES {
         let mark = mark(layout, shape);
         // The record of a map that was removed.
-        for old in noted.iter().filter(|old| **old != mark && is_about(old, shape)) {
+        for old in recorded.iter().filter(|old| **old != mark && is_about(old, shape)) {
             remove(old)?;
         }
         fs::create_dir_all(&mark).map_err(|source| Error::Pin { path: mark, source })?;
@@ -122,19 +122,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_known_again_and_what_another_build_left_gets_another_name() {
+    fn what_is_recorded_is_recognized_and_what_another_build_left_gets_another_name() {
         let directory = tempfile::tempdir().unwrap();
         let (dir, layout) = (directory.path(), directory.path().join(LAYOUT));
         let flows = Shape::of("FLOWS6").unwrap();
         assert!(!is_same(&layout, flows), "nothing says so");
-        note(&layout).unwrap();
-        note(&layout).unwrap();
+        record(&layout).unwrap();
+        record(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
         // A fingerprint of another build for a map that does not exist: nothing to take over.
         let other = layout.join(MEANINGS).join("FLOWS6-0123456789abcdef");
         fs::rename(mark(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
-        note(&layout).unwrap();
+        record(&layout).unwrap();
         assert!(is_same(&layout, flows) && !other.exists());
         // The same, and the map exists.
         fs::rename(mark(&layout, flows), &other).unwrap();
@@ -150,7 +150,7 @@ mod tests {
     fn counters_of_another_build_restart_in_the_same_layout() {
         let directory = tempfile::tempdir().unwrap();
         let (dir, layout) = (directory.path(), directory.path().join(LAYOUT));
-        note(&layout).unwrap();
+        record(&layout).unwrap();
         fs::create_dir_all(layout.join("maps")).unwrap();
         for map in ["COUNTERS", "FLOWS6"] {
             fs::write(layout.join("maps").join(map), "").unwrap();

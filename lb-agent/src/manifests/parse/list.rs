@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::object::{Known, Object};
+use super::object::{KnownKind, Object};
 
 /// A list with items of these kinds.
 pub(super) struct List<'a> {
-    pub(super) kinds: &'a [Option<Known>],
+    pub(super) kinds: &'a [Option<KnownKind>],
     pub(super) found: &'a mut Vec<Object>,
 }
 

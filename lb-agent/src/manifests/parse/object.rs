@@ -28,14 +28,14 @@ impl Object {
 
 /// The supported kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum KnownKind {
     Service,
     Slice,
     Node,
     ServiceCidr,
 }
 
-impl Known {
+impl KnownKind {
     /// Returns the supported `apiVersion` of the kind.
     pub(super) const fn version(self) -> &'static str {
         match self {
@@ -46,7 +46,7 @@ impl Known {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for Known {
+impl<'de> DeserializeSeed<'de> for KnownKind {
     type Value = Object;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Object, D::Error> {

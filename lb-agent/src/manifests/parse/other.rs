@@ -28,7 +28,7 @@ const READ: [(&str, &str); 4] = [
 
 impl Other {
     /// Reports the object. It is a problem of its file if a supported kind was probably meant.
-    pub(in crate::manifests) fn tell(&self, file: &Path, findings: &mut Findings) {
+    pub(in crate::manifests) fn report(&self, file: &Path, findings: &mut Findings) {
         let Self { line, api_version, kind } = self;
         let field = format_args!("line {line}, kind");
         if kind.is_empty() {

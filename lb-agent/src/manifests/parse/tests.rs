@@ -196,6 +196,6 @@ fn one_anchor_may_be_repeated_by_every_endpoint() {
 fn documents_of_other_kinds_are_told_with_their_line() {
     let text = "# one\n---\napiVersion: v1\nkind: Servcie\n---\nkind: Node\n---\nspec: {}\n";
     let others = contents(text).expect("readable").others;
-    let told: Vec<_> = others.iter().map(|it| (it.line, &*it.api_version, &*it.kind)).collect();
-    assert_eq!(told, [(2, "v1", "Servcie"), (7, "", "")]);
+    let reported: Vec<_> = others.iter().map(|it| (it.line, &*it.api_version, &*it.kind)).collect();
+    assert_eq!(reported, [(2, "v1", "Servcie"), (7, "", "")]);
 }

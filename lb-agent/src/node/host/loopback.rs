@@ -99,23 +99,23 @@ impl Loopback {
     }
 
     /// Saves the settings as the original ones, unless an earlier run did.
-    pub(super) fn keep(self, note: &Path) -> Result<(), Error> {
-        if Self::noted(note).is_some() {
+    pub(super) fn keep(self, record: &Path) -> Result<(), Error> {
+        if Self::recorded(record).is_some() {
             return Ok(());
         }
         // Written whole or not at all: an empty file on a full disk would stand for values that cannot be restored.
         let write = || {
-            let next = note.with_extension("next");
-            note.parent().map_or(Ok(()), fs::create_dir_all)?;
+            let next = record.with_extension("next");
+            record.parent().map_or(Ok(()), fs::create_dir_all)?;
             fs::write(&next, serde_json::to_vec(&self).map_err(io::Error::other)?)?;
-            fs::rename(next, note)
+            fs::rename(next, record)
         };
         write().map_err(|error| Error::System("saved sysctl values", error))
     }
 
     /// Returns the saved settings, if there are any.
-    pub(super) fn noted(note: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(note).ok()?).ok()
+    pub(super) fn recorded(record: &Path) -> Option<Self> {
+        serde_json::from_slice(&fs::read(record).ok()?).ok()
     }
 }
 
@@ -150,22 +150,22 @@ mod tests {
     }
 
     #[test]
-    fn the_first_note_stays() {
+    fn the_first_record_stays() {
         let directory = tempfile::tempdir().unwrap();
-        let note = directory.path().join("below/loopback.json");
-        assert_eq!(Loopback::noted(&note), None);
-        CLOSED.keep(&note).unwrap();
-        CLOSED.opened(true).keep(&note).unwrap();
-        assert_eq!(Loopback::noted(&note), Some(CLOSED));
+        let record = directory.path().join("below/loopback.json");
+        assert_eq!(Loopback::recorded(&record), None);
+        CLOSED.keep(&record).unwrap();
+        CLOSED.opened(true).keep(&record).unwrap();
+        assert_eq!(Loopback::recorded(&record), Some(CLOSED));
     }
 
     #[test]
-    fn a_note_that_cannot_be_read_is_written_again() {
+    fn a_record_that_cannot_be_read_is_written_again() {
         let directory = tempfile::tempdir().unwrap();
-        let note = directory.path().join("loopback.json");
-        fs::write(&note, "").unwrap();
-        CLOSED.keep(&note).unwrap();
-        assert_eq!(Loopback::noted(&note), Some(CLOSED));
+        let record = directory.path().join("loopback.json");
+        fs::write(&record, "").unwrap();
+        CLOSED.keep(&record).unwrap();
+        assert_eq!(Loopback::recorded(&record), Some(CLOSED));
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl Attachments {
             }
             Err(error) => {
                 let error = crate::chain(&error);
-                if self.failed.note(device.index, &device.name, &error, Instant::now()) {
+                if self.failed.record(device.index, &device.name, &error, Instant::now()) {
                     // A pod that ended before its interface was attached is no fault, so no warning.
                     if device_name(device.index).is_none() {
                         debug!(
@@ -227,7 +227,7 @@ impl Attachments {
             self.datapath.inspect();
         for (index, error) in failed {
             if let Some(device) = self.attached.remove(index) {
-                self.failed.note(index, &device.name, &error, Instant::now());
+                self.failed.record(index, &device.name, &error, Instant::now());
             }
         }
         for fault in &repaired {

@@ -20,7 +20,7 @@ struct Failure {
 
 impl Failures {
     /// Records the error of the last attempt. Returns whether it is the first one.
-    pub(super) fn note(&mut self, index: u32, name: &str, error: &str, now: Instant) -> bool {
+    pub(super) fn record(&mut self, index: u32, name: &str, error: &str, now: Instant) -> bool {
         let (name, error) = (name.to_owned(), error.to_owned());
         let since = self.0.get(&index).map(|earlier| earlier.since);
         drop(self.0.insert(index, Failure { since: since.unwrap_or(now), name, error }));
@@ -72,15 +72,15 @@ mod tests {
     #[test]
     fn an_interface_that_refuses_for_long_is_a_problem_until_it_has_programs_or_is_gone() {
         let (mut failures, began) = (Failures::default(), Instant::now());
-        assert!(failures.note(7, "eth0", "no memory", began));
+        assert!(failures.record(7, "eth0", "no memory", began));
         assert!(!failures.are_old(began) && failures.problems(began).is_empty());
         let later = began + PATIENCE;
-        assert!(!failures.note(7, "uplink", "a pin is in the way", later), "it failed before");
+        assert!(!failures.record(7, "uplink", "a pin is in the way", later), "it failed before");
         assert!(failures.are_old(later));
         let [problem] = failures.problems(later).try_into().unwrap();
         assert!(problem.contains("interface uplink: ") && problem.contains("a pin is in the way"));
         assert!(failures.take_others(&BTreeSet::from([7])).is_empty());
-        failures.note(8, "pod", "no memory", later);
+        failures.record(8, "pod", "no memory", later);
         assert!(!failures.are_old(later), "the others wait for the second one");
         assert_eq!(failures.take_others(&BTreeSet::from([7])), [8]);
         failures.forget(7);

@@ -105,15 +105,15 @@ impl Explanation {
 }
 
 /// Returns the facts about a packet that was run.
-pub(super) fn told(
+pub(super) fn explain(
     settings: &Settings,
-    known: &StateFile,
+    state_file: &StateFile,
     origin: &Origin,
     (question, found): (&Question, Option<(Frontend, Service)>),
     Passed { verdict, scratch }: &Passed,
 ) -> Explanation {
     let service = found.map(|(_, service)| service);
-    let name = service.and_then(|service| known.names.get(&service.id));
+    let name = service.and_then(|service| state_file.names.get(&service.id));
     let arrives = matches!(
         verdict,
         Verdict::Translated(_) | Verdict::Sent(_) | Verdict::TurnedRound(Turn::Hairpin)

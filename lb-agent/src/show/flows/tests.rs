@@ -25,8 +25,7 @@ fn every_entry_of_a_flow_is_found_by_its_ends() {
 
 #[test]
 fn phases_follow_what_both_directions_showed() {
-    let [none, open, fin, rst] =
-        [Shown::NOTHING, Shown::ESTABLISHED, Shown::FIN, Shown::RST];
+    let [none, open, fin, rst] = [Shown::NOTHING, Shown::ESTABLISHED, Shown::FIN, Shown::RST];
     let cases = [
         (Protocol::TCP, none, Some(none), "opening"),
         (Protocol::TCP, open, Some(open), "open"),

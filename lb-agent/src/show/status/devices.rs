@@ -71,13 +71,13 @@ const fn choice(device: &Device) -> &'static str {
 /// others.
 pub(super) fn acceleration(
     text: &mut String,
-    known: &StateFile,
+    state_file: &StateFile,
     maps: &Maps,
     links: &Path,
 ) -> Result<(), Error> {
     for (index, device) in maps.devices()? {
         let Some(name) = device_name(index) else { continue };
-        let why = known.acceleration.get(&name).filter(|why| !why.is_empty());
+        let why = state_file.acceleration.get(&name).filter(|why| !why.is_empty());
         if is_accelerated(links, index) {
             let sends = match why {
                 _ if device.flags & Device::TAKES_FRAMES != 0 => "redirects".to_owned(),

@@ -10,8 +10,12 @@ use crate::datapath::{LAYOUT, OpenError, runs};
 use crate::state_file::{StateFile, last_sync};
 
 /// Returns the screen for maps without pins while an agent runs: the agent still holds and serves them.
-pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: OpenError) -> Result<String, Error> {
-    let process = running(bpf_dir, known);
+pub(super) fn alone(
+    bpf_dir: &Path,
+    state_file: &StateFile,
+    error: OpenError,
+) -> Result<String, Error> {
+    let process = running(bpf_dir, state_file);
     let pins = match (process, &error) {
         (Some(_), OpenError::NoDatapath(_)) => {
             "missing; the agent restores them every two seconds, \
@@ -22,9 +26,9 @@ pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: OpenError) -> Resu
         _ => return Err(error.into()),
     };
     let mut text = String::new();
-    lines(&mut text, bpf_dir, process, known);
+    lines(&mut text, bpf_dir, process, state_file);
     line(&mut text, "Pins", &format!("{}: {pins}", bpf_dir.join(LAYOUT).display()));
-    findings(&mut text, known);
+    findings(&mut text, state_file);
     Ok(text)
 }
 
@@ -32,26 +36,31 @@ pub(super) fn alone(bpf_dir: &Path, known: &StateFile, error: OpenError) -> Resu
 ///
 /// The agent locks the directory. If the directory was removed, the process that wrote the last state counts, provided
 /// that it runs this program.
-pub(super) fn running(bpf_dir: &Path, known: &StateFile) -> Option<u32> {
+pub(super) fn running(bpf_dir: &Path, state_file: &StateFile) -> Option<u32> {
     if let Some(process) = runs(bpf_dir) {
-        return Some(process.unwrap_or(known.pid));
+        return Some(process.unwrap_or(state_file.pid));
     }
     let name = |process: &str| fs::read(format!("/proc/{process}/comm")).ok();
-    let is_ours = || name("self").is_some_and(|own| name(&known.pid.to_string()) == Some(own));
-    (!bpf_dir.exists() && is_ours()).then_some(known.pid)
+    let is_ours = || name("self").is_some_and(|own| name(&state_file.pid.to_string()) == Some(own));
+    (!bpf_dir.exists() && is_ours()).then_some(state_file.pid)
 }
 
 /// Adds the agent, its node, the kinds whose changes do not arrive, and the time of the last sync.
-pub(super) fn lines(text: &mut String, bpf_dir: &Path, process: Option<u32>, known: &StateFile) {
+pub(super) fn lines(
+    text: &mut String,
+    bpf_dir: &Path,
+    process: Option<u32>,
+    state_file: &StateFile,
+) {
     let value = match process {
         Some(process) => format!("running (process {process})"),
         None => "not running (data path active with the last synced state)".to_owned(),
     };
     line(text, "Agent", &value);
-    if !known.node.is_empty() {
-        line(text, "Node", &known.node);
+    if !state_file.node.is_empty() {
+        line(text, "Node", &state_file.node);
     }
-    for (resource, since) in &known.stale {
+    for (resource, since) in &state_file.stale {
         line(text, "Stale", &format!("{resource} {since}"));
     }
     if let Some(synced) = last_sync(bpf_dir) {
@@ -68,15 +77,15 @@ mod tests {
     fn an_agent_whose_directory_was_removed_runs_still() {
         let directory = tempfile::tempdir().unwrap();
         let gone = directory.path().join("gone");
-        let known = StateFile { pid: std::process::id(), ..StateFile::default() };
-        assert_eq!(running(&gone, &known), Some(known.pid));
-        assert_eq!(running(directory.path(), &known), None, "nobody holds the lock");
+        let state_file = StateFile { pid: std::process::id(), ..StateFile::default() };
+        assert_eq!(running(&gone, &state_file), Some(state_file.pid));
+        assert_eq!(running(directory.path(), &state_file), None, "nobody holds the lock");
         assert_eq!(running(&gone, &StateFile { pid: 1, ..StateFile::default() }), None);
         assert_eq!(running(&gone, &StateFile::default()), None, "nobody ever wrote a state");
-        let said = |error| alone(&gone, &known, error).unwrap();
+        let said = |error| alone(&gone, &state_file, error).unwrap();
         let missing = format!("/gone/{LAYOUT}: missing");
         assert!(said(OpenError::NoDatapath(gone.clone())).contains(&missing));
-        let other = alone(&gone, &known, OpenError::OtherBuild(gone.clone()));
+        let other = alone(&gone, &state_file, OpenError::OtherBuild(gone.clone()));
         assert!(
             matches!(other, Err(Error::Open(OpenError::OtherBuild(_)))),
             "its maps mean something else"

@@ -176,8 +176,8 @@ async fn an_outage_makes_each_kind_stale_at_once_and_a_wait_is_obeyed() {
         run.until("four stale kinds", |run| {
             let kinds = run.view.kinds();
             let reason = format!("({code})");
-            let is_told = |stale: &crate::snapshot::Stale| stale.reason.contains(&reason);
-            kinds.values().filter(|view| view.stale.as_ref().is_some_and(is_told)).count() == 4
+            let names_reason = |stale: &crate::snapshot::Stale| stale.reason.contains(&reason);
+            kinds.values().filter(|view| view.stale.as_ref().is_some_and(names_reason)).count() == 4
         })
         .await;
         // Without the pause the next ones would come within milliseconds.
