@@ -11,9 +11,9 @@ pub mod derive;
 pub mod enums;
 pub mod flags;
 mod kube_proxy;
+mod location;
 pub mod migrate;
 mod pattern;
-mod place;
 mod problem;
 mod section;
 mod setting;
@@ -32,8 +32,8 @@ pub use self::enums::{
     Acceleration, DetectLocalMode, Echo, LogFormat, Masquerade, NodePortAddresses, ShortCuts,
     SocketLb, Timeouts,
 };
+pub use self::location::Location;
 pub use self::pattern::Pattern;
-pub use self::place::Place;
 pub use self::problem::{Error, Problem};
 use self::section::Section;
 pub use self::setting::{Origin, Setting};
@@ -170,7 +170,7 @@ impl Config {
             if matches!(document.value, tree::Value::Null) {
                 continue;
             }
-            let place = document.place;
+            let location = document.location;
             let mut section = Section::of(&document);
             let version = section.text("apiVersion").map(|found| found.value).unwrap_or_default();
             let kind = section.text("kind").map(|found| found.value).unwrap_or_default();
@@ -182,7 +182,7 @@ impl Config {
                         "{} {} is not known; allowed: {} {}, {} {}",
                         other.0, other.1, KUBE_PROXY.0, KUBE_PROXY.1, AGENT.0, AGENT.1
                     );
-                    problems.push(Problem { place, field: "kind".into(), message });
+                    problems.push(Problem { location, field: "kind".into(), message });
                     continue;
                 }
             }

@@ -36,7 +36,7 @@ mod sources;
 mod tests;
 
 pub use actual::Actual;
-use capacity::Room;
+use capacity::Capacity;
 pub use capacity::{Limits, Refusal, Usage};
 pub use conflict::Conflict;
 use frontends::Frontends;
@@ -74,7 +74,7 @@ pub struct Reconciler {
     ports: Ports,
     refused: Refused,
     frontends: Frontends,
-    room: Room,
+    capacity: Capacity,
     /// `ClusterIP` frontends that are left to a listening process of this node.
     kept: BTreeSet<Frontend>,
 }
@@ -100,7 +100,7 @@ impl Reconciler {
         let is_own = |ip: &Ip| node.may_be_own(ip);
         // A prefix that the endpoints contradict must not be used by the programs.
         let confirmed =
-            |pods| if self.room.rows.confirm(&pods, is_own) { pods } else { Prefix::default() };
+            |pods| if self.capacity.rows.confirm(&pods, is_own) { pods } else { Prefix::default() };
         let node = NodeSettings { pods: node.pods.map(confirmed), ..*node };
         let mut ops = Vec::new();
         // Every packet reads the settings, so they are written only when they change.
@@ -150,14 +150,14 @@ impl Reconciler {
     /// once a second while [`Reconciler::is_waiting`].
     pub fn tick(&mut self, now: Duration) -> Vec<Op> {
         let mut ops = Vec::new();
-        self.refused.record(self.room.release(now, &mut ops));
+        self.refused.record(self.capacity.release(now, &mut ops));
         ops.extend(self.retry(now));
         ops
     }
 
     /// Reports whether rows or ranges wait to become free, or refused ports wait to be retried.
     pub fn is_waiting(&self) -> bool {
-        self.room.is_waiting() || self.refused.are_due()
+        self.capacity.is_waiting() || self.refused.are_due()
     }
 
     /// Returns the service ports that found no room, with the full map.
@@ -177,7 +177,7 @@ impl Reconciler {
 
     /// Returns the capacity of the maps.
     pub const fn limits(&self) -> Limits {
-        self.room.limits
+        self.capacity.limits
     }
 
     /// Returns the networks of frontends that are not at addresses of this node: `ServiceCIDR`s, and single addresses
@@ -212,12 +212,12 @@ impl Reconciler {
 
     /// Returns those of the addresses that belong to backends.
     pub fn backends_among(&self, addresses: &BTreeSet<Ip>) -> BTreeSet<Ip> {
-        self.room.rows.live_among(addresses)
+        self.capacity.rows.live_among(addresses)
     }
 
     /// Returns the number of entries in use, by map.
     pub fn usage(&self) -> Usage {
-        self.room.usage(self.frontends.written().len())
+        self.capacity.usage(self.frontends.written().len())
     }
 
     /// Orders the operations of a transaction: new entries, the visible switch, removals of old entries.

@@ -84,7 +84,7 @@ fn node_ports_are_served_where_the_list_says() -> Result<()> {
             let asked = World::start(setup.clone(), &server).and_then(|world| {
                 let own = world.rig().node(0)?.addresses();
                 let cases = node_port_cases(world.setup(), own, *accepted);
-                settle(&world, &format!("{list:?}"), &cases)
+                ask_until_expected(&world, &format!("{list:?}"), &cases)
             });
             account.add(&setup, of(with.0, asked));
         }
@@ -136,7 +136,8 @@ fn publish(server: &SharedApiServer, step: &Step) -> Result<()> {
 
 /// Asks all questions of a step.
 fn ask(world: &World, step: &Step, is_first: bool) -> Result<Compared> {
-    let (mut count, mut wrong) = settle(world, step.name, &(step.cases)(world.setup())?)?;
+    let (mut count, mut wrong) =
+        ask_until_expected(world, step.name, &(step.cases)(world.setup())?)?;
     if is_first {
         for check in [checks::affinity, checks::affinity_ends, checks::health, checks::sctp] {
             let (more, lines) = check(world)?;
@@ -148,7 +149,7 @@ fn ask(world: &World, step: &Step, is_first: bool) -> Result<Compared> {
 }
 
 /// Asks until all outcomes are as expected; returns the number of questions, and the outcomes that stay wrong.
-fn settle(world: &World, what: &str, cases: &[Case]) -> Result<Compared> {
+fn ask_until_expected(world: &World, what: &str, cases: &[Case]) -> Result<Compared> {
     let unlike = |cases: &[Case]| -> Result<Vec<(Case, Outcome)>> {
         let outcomes = world.ask(cases)?;
         let outcomes = outcomes.iter().map(without_addresses);
@@ -156,12 +157,12 @@ fn settle(world: &World, what: &str, cases: &[Case]) -> Result<Compared> {
         Ok(pairs.filter(|(case, outcome)| case.expected != *outcome).collect())
     };
     let mut open = cases.to_vec();
-    let settled = wait_until(SOON, what, || {
+    let outcome = wait_until(SOON, what, || {
         open = unlike(&open).ok()?.into_iter().map(|(case, _)| case).collect();
         open.is_empty().then_some(())
     });
     // An answer that was right early may have been wrong meanwhile, so all questions are asked once more.
-    let mut wrong = unlike(if settled.is_ok() { cases } else { &open })?;
+    let mut wrong = unlike(if outcome.is_ok() { cases } else { &open })?;
     // And again for a while with kube-proxy: netfilter may still translate by an old flow with the same source port. It
     // forgets a UDP flow that was idle for half a minute.
     let patience = if world.setup().is_kube_proxy() { SOON } else { Duration::ZERO };

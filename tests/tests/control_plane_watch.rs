@@ -129,7 +129,7 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
             |kind| agent.metric(&[&format!("kubeproxy_sync_proxy_rules_{kind}_changes_total")]);
         Ok([of("service")?, of("endpoint")?])
     };
-    let (writes, before) = (settled_writes(agent)?, changes()?);
+    let (writes, before) = (stable_writes(agent)?, changes()?);
     for object in ["service/web", "endpointslice/web-ipv4", "endpointslice/web-ipv6"] {
         for verb in ["annotate", "label"] {
             let said = control_plane.kubectl(&[verb, object, "note=nothing"])?;
@@ -143,7 +143,7 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
     wait_until(NOTICE, "the alias and its slice are seen", || {
         changes().ok()?.iter().zip(seen).all(|(now, seen)| *now > seen - 0.5).then_some(())
     })?;
-    let (writes_after, after) = (settled_writes(agent)?, changes()?);
+    let (writes_after, after) = (stable_writes(agent)?, changes()?);
     let is_seen = after.iter().zip(seen).all(|(after, seen)| (after - seen).abs() < 0.5);
     ensure!(is_seen, "{before:?} changes before, {after:?} after");
     ensure!((writes_after - writes).abs() < 0.5, "{writes} writes before, {writes_after} after");
@@ -153,7 +153,7 @@ fn writes_of_objects_that_change_nothing_reach_no_map() -> Result<()> {
 
 /// The number of map writes, once no write came for several grace periods: some writes of a change come after its
 /// switch.
-fn settled_writes(agent: &Agent) -> Result<f64> {
+fn stable_writes(agent: &Agent) -> Result<f64> {
     let mut last = (f64::NAN, Instant::now());
     wait_until(NOTICE, "nothing is written any more", || {
         let now = agent.metric(&["lb_map_operations"]).ok()?;

@@ -35,10 +35,10 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
         let name = key.to_uppercase();
         match Shape::ensure_sizable(&name) {
             Ok(()) => {
-                let setting = Setting { value: found.value, origin: Origin::File(found.place) };
+                let setting = Setting { value: found.value, origin: Origin::File(found.location) };
                 config.map_sizes.insert(name, setting);
             }
-            Err(why) => section.wrong(found.place, &format!("mapSizes.{key}"), why),
+            Err(why) => section.wrong(found.location, &format!("mapSizes.{key}"), why),
         }
     }
     // SCTP is not under `timeouts`, which has the names of kube-proxy's section `conntrack`.
@@ -54,14 +54,14 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
 
 fn patterns(section: &mut Section, key: &str) -> Option<Found<Vec<Pattern>>> {
     let list = section.texts(key)?;
-    let place = list.first()?.place;
+    let location = list.first()?.location;
     let mut patterns = Vec::new();
     for (at, found) in list.into_iter().enumerate() {
         match found.value.parse::<Pattern>() {
             Ok(pattern) => patterns.push(pattern),
-            // Each entry is reported with its own place, so that one attempt shows all problems.
-            Err(why) => section.wrong(found.place, &format!("{key}[{at}]"), why.to_owned()),
+            // Each entry is reported with its own location, so that one attempt shows all problems.
+            Err(why) => section.wrong(found.location, &format!("{key}[{at}]"), why.to_owned()),
         }
     }
-    Some(Found { value: patterns, place })
+    Some(Found { value: patterns, location })
 }

@@ -7,8 +7,8 @@ use super::{Config, DetectLocalMode, Error, Masquerade, Origin, Setting};
 impl Config {
     /// Applies the defaults. Errors: a detector without the name that it needs, or an unusable host name.
     pub(super) fn apply_defaults(&mut self) -> Result<(), Error> {
-        self.settle_listeners();
-        self.settle_hostname()?;
+        self.adapt_listeners();
+        self.normalize_hostname()?;
         let wanting = match self.detect_local.value {
             DetectLocalMode::BridgeInterface if self.bridge_interface.value.is_empty() => {
                 Some("detectLocalMode BridgeInterface needs detectLocal.bridgeInterface")
@@ -62,7 +62,7 @@ impl Config {
 
     /// Adapts the default listeners to the family of the file's `bindAddress`, as kube-proxy does for files only
     /// (contract 8.1).
-    fn settle_listeners(&mut self) {
+    fn adapt_listeners(&mut self) {
         let is_of_file = matches!(self.bind_address.origin, Origin::File(_));
         if !is_of_file || self.bind_address.value.is_ipv4() {
             return;
@@ -78,7 +78,7 @@ impl Config {
     }
 
     /// Trims the Node's name and converts it to lower case, as kube-proxy does.
-    fn settle_hostname(&mut self) -> Result<(), Error> {
+    fn normalize_hostname(&mut self) -> Result<(), Error> {
         let Some(name) = &mut self.hostname.value else { return Ok(()) };
         let trimmed = name.trim().to_lowercase();
         if trimmed.is_empty() && !name.is_empty() {

@@ -38,7 +38,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.mode.file(
         section
             .word("mode", &modes)
-            .map(|found| Found { value: found.value.to_owned(), place: found.place }),
+            .map(|found| Found { value: found.value.to_owned(), location: found.location }),
     );
     config.cluster_cidr.file(section.cidr_pair("clusterCIDR"));
     config.detect_local.file(section.word("detectLocalMode", &MODES));
@@ -63,7 +63,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
         let verbosity = verbosity.filter(|found| found.value > 0);
         config.verbosity.file(verbosity.map(|found| Found {
             value: u8::try_from(found.value).unwrap_or(u8::MAX),
-            place: found.place,
+            location: found.location,
         }));
         section.ignored_flags(&["flushFrequency", "vmodule", "options"]);
     });
@@ -131,15 +131,15 @@ fn conntrack(config: &mut Config, section: &mut Section) {
 fn node_port_addresses(config: &mut Config, section: &mut Section) {
     const KEY: &str = "nodePortAddresses";
     let Some(list) = section.texts(KEY) else { return };
-    let Some(first) = list.first().map(|found| found.place) else { return };
+    let Some(first) = list.first().map(|found| found.location) else { return };
     let mut wanted = Vec::new();
     for (at, found) in list.iter().enumerate() {
         match node_port_address(&found.value) {
             Ok(address) => wanted.push(address),
-            Err(message) => section.wrong(found.place, &format!("{KEY}[{at}]"), message),
+            Err(message) => section.wrong(found.location, &format!("{KEY}[{at}]"), message),
         }
     }
-    config.node_port_addresses.file(Some(Found { value: accepted(&wanted), place: first }));
+    config.node_port_addresses.file(Some(Found { value: accepted(&wanted), location: first }));
 }
 
 /// The prefixes that the word `localhost` stands for.
@@ -192,5 +192,5 @@ pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
 }
 
 pub(super) fn some<T>(found: Found<T>) -> Found<Option<T>> {
-    Found { value: Some(found.value), place: found.place }
+    Found { value: Some(found.value), location: found.location }
 }

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::place::Place;
+use super::location::Location;
 
 /// A value that cannot be used, or a fault of the file as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    pub place: Place,
+    pub location: Location,
     /// Path of the field, with dots; empty for the file as a whole.
     pub field: String,
     /// The fault, and the values that are allowed.
@@ -18,7 +18,7 @@ pub struct Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.field.is_empty() { "" } else { ": " };
-        write!(f, "{}: {}{separator}{}", self.place, self.field, self.message)
+        write!(f, "{}: {}{separator}{}", self.location, self.field, self.message)
     }
 }
 

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::place::Place;
+use super::location::Location;
 use super::problem::Problem;
 use super::tree::{Node, Value};
 use super::values;
 
-/// A value from a file, and its place there.
+/// A value from a file, and its location there.
 #[derive(Clone, Debug)]
 pub(super) struct Found<T> {
     pub(super) value: T,
-    pub(super) place: Place,
+    pub(super) location: Location,
 }
 
 /// The findings so far.
@@ -52,7 +52,7 @@ impl Section {
             | Value::Text(_)
             | Value::List(_) => {
                 let shown = document.value.shown();
-                section.wrong(document.place, "", format!("{shown} is not a mapping"));
+                section.wrong(document.location, "", format!("{shown} is not a mapping"));
             }
         }
         section
@@ -62,7 +62,8 @@ impl Section {
     pub(super) fn sub<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let path = self.path_of(key);
         let node = self.entries.remove(key);
-        let node = node.unwrap_or_else(|| Node { place: Place::default(), value: Value::Null });
+        let node =
+            node.unwrap_or_else(|| Node { location: Location::default(), value: Value::Null });
         let mut inner = Self { path, ..Self::of(&node) };
         let value = read(&mut inner);
         // Unknown keys of the inner mapping are reported with their whole path.
@@ -75,23 +76,23 @@ impl Section {
     /// Returns the findings, with a warning for each key that was not read.
     pub(super) fn finish(mut self) -> Diagnostics {
         for (key, node) in std::mem::take(&mut self.entries) {
-            let (place, path) = (node.place, self.path_of(&key));
-            self.diagnostics.warnings.push(format!("{place}: {path}: unknown field, ignored"));
+            let (location, path) = (node.location, self.path_of(&key));
+            self.diagnostics.warnings.push(format!("{location}: {path}: unknown field, ignored"));
         }
         self.diagnostics
     }
 
     /// Records that the value of a key is invalid.
-    pub(super) fn wrong(&mut self, place: Place, key: &str, message: String) {
+    pub(super) fn wrong(&mut self, location: Location, key: &str, message: String) {
         let field = self.path_of(key);
-        self.diagnostics.problems.push(Problem { place, field, message });
+        self.diagnostics.problems.push(Problem { location, field, message });
     }
 
     /// Accepts keys that have no meaning here, with a warning for each that is set.
     pub(super) fn ignored_flags(&mut self, keys: &[&str]) {
         for key in keys {
             if let Some(node) = self.entries.remove(*key).filter(|node| node.value.is_set()) {
-                self.ignored(key, node.place);
+                self.ignored(key, node.location);
             }
         }
     }
@@ -117,14 +118,14 @@ impl Section {
             && is_set
             && !counts
         {
-            self.ignored(key, found.place);
+            self.ignored(key, found.location);
         }
         found.filter(|_| counts)
     }
 
-    fn ignored(&mut self, key: &str, place: Place) {
+    fn ignored(&mut self, key: &str, location: Location) {
         let path = self.path_of(key);
-        self.diagnostics.warnings.push(format!("{place}: {path}: has no effect here, ignored"));
+        self.diagnostics.warnings.push(format!("{location}: {path}: has no effect here, ignored"));
     }
 
     /// Reports whether a key is present, even with an empty value.
@@ -181,7 +182,7 @@ impl Section {
             }
         };
         match parse(&text) {
-            Ok(value) => Some(Found { value, place: node.place }),
+            Ok(value) => Some(Found { value, location: node.location }),
             Err(why) => self.refuse(key, &node, allowed, &why),
         }
     }
@@ -192,7 +193,7 @@ impl Section {
         let Value::Bool(value) = node.value else {
             return self.refuse(key, &node, "true, false", "");
         };
-        Some(Found { value, place: node.place })
+        Some(Found { value, location: node.location })
     }
 
     /// Reads an integer from `low` to `high`.
@@ -201,12 +202,12 @@ impl Section {
         if let Value::Integer(value) = node.value
             && (low..=high).contains(&value)
         {
-            return Some(Found { value, place: node.place });
+            return Some(Found { value, location: node.location });
         }
         self.refuse(key, &node, &format!("{low} to {high}"), "")
     }
 
-    /// Reads a list of texts, each with its place; null counts as absent.
+    /// Reads a list of texts, each with its location; null counts as absent.
     pub(super) fn texts(&mut self, key: &str) -> Option<Vec<Found<String>>> {
         let node = self.take(key)?;
         let Value::List(list) = node.value else {
@@ -216,7 +217,7 @@ impl Section {
         for (at, item) in list.into_iter().enumerate() {
             let key = format!("{key}[{at}]");
             if let Value::Text(value) = item.value {
-                texts.push(Found { value, place: item.place });
+                texts.push(Found { value, location: item.location });
             } else {
                 let _: Option<()> = self.refuse(&key, &item, "a text", "");
             }
@@ -231,7 +232,7 @@ impl Section {
             let read = |name: String| {
                 let found = section.integer(&name, 1, i64::from(u32::MAX))?;
                 let value = u32::try_from(found.value).ok()?;
-                Some((name, Found { value, place: found.place }))
+                Some((name, Found { value, location: found.location }))
             };
             names.into_iter().filter_map(read).collect()
         })
@@ -251,7 +252,7 @@ impl Section {
         let separator = if why.is_empty() { "" } else { ": " };
         let shown = node.value.shown();
         let message = format!("{shown} is not allowed{separator}{why}; allowed: {allowed}");
-        self.wrong(node.place, key, message);
+        self.wrong(node.location, key, message);
         None
     }
 

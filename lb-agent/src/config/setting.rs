@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::place::Place;
+use super::location::Location;
 use super::section::Found;
 
 /// The origin of a value.
@@ -13,7 +13,7 @@ pub enum Origin {
     Default,
     /// A flag, named without its dashes.
     Flag(&'static str),
-    File(Place),
+    File(Location),
 }
 
 impl fmt::Display for Origin {
@@ -21,7 +21,7 @@ impl fmt::Display for Origin {
         match self {
             Self::Default => f.write_str("default"),
             Self::Flag(name) => write!(f, "flag --{name}"),
-            Self::File(place) => write!(f, "file, {place}"),
+            Self::File(location) => write!(f, "file, {location}"),
         }
     }
 }
@@ -47,7 +47,7 @@ impl<T> Setting<T> {
 
     pub(super) fn file<F: Into<T>>(&mut self, found: Option<Found<F>>) {
         if let Some(found) = found {
-            *self = Self { value: found.value.into(), origin: Origin::File(found.place) };
+            *self = Self { value: found.value.into(), origin: Origin::File(found.location) };
         }
     }
 

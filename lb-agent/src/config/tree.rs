@@ -5,13 +5,13 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::Spanned;
 
-use super::place::Place;
+use super::location::Location;
 use super::problem::Problem;
 
 /// A value and its position.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) place: Place,
+    pub(super) location: Location,
     pub(super) value: Value,
 }
 
@@ -60,13 +60,13 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
     let options = serde_saphyr::options! { with_snippet: false };
     let documents: Result<Vec<Node>, _> = serde_saphyr::from_multiple_with_options(text, options);
     documents.map_err(|error| {
-        let place = error.location().map(|at| Place { line: at.line(), column: at.column() });
+        let location = error.location().map(|at| Location { line: at.line(), column: at.column() });
         let text = error.to_string();
         let message = text.lines().next().unwrap_or_default();
         // `Problem` prints the position in front of the message.
         let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
         Problem {
-            place: place.unwrap_or_default(),
+            location: location.unwrap_or_default(),
             field: String::new(),
             message: message.to_owned(),
         }
@@ -77,7 +77,10 @@ impl<'de> Deserialize<'de> for Node {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let spanned = Spanned::<Value>::deserialize(deserializer)?;
         let at = spanned.referenced;
-        Ok(Self { place: Place { line: at.line(), column: at.column() }, value: spanned.value })
+        Ok(Self {
+            location: Location { line: at.line(), column: at.column() },
+            value: spanned.value,
+        })
     }
 }
 
@@ -156,12 +159,12 @@ mod tests {
         let Value::Map(entries) = &documents[1].value else { panic!() };
         let Value::Map(entries) = &entries[0].1.value else { panic!() };
         let Value::List(list) = &entries[0].1.value else { panic!() };
-        assert_eq!(list[1].place, Place { line: 4, column: 13 });
+        assert_eq!(list[1].location, Location { line: 4, column: 13 });
     }
 
     #[test]
     fn broken_yaml_has_a_place() {
         let problem = documents("a: 1\nb: [\n").unwrap_err();
-        assert!(problem.place.line >= 2, "{problem}");
+        assert!(problem.location.line >= 2, "{problem}");
     }
 }

@@ -11,7 +11,7 @@ use super::detach::let_go;
 use super::error::Error;
 use super::names::{SOCKET_HOOKS, XDP};
 use super::role::{Direction, Role};
-use super::upgrade::{Place, undo_room};
+use super::upgrade::{LinkMode, undo_move_aside};
 use super::{Datapath, features, links, pins, xdp};
 use crate::syscall;
 
@@ -30,14 +30,14 @@ impl Datapath {
             let path = pins::of_device(&links, index, direction);
             self.take_over(&path)?;
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
-            let place = Place::at_device(role, direction, hands_over);
+            let mode = LinkMode::at_device(role, direction, hands_over);
             let name = role.program(direction);
             // An earlier run was killed while it moved a link: two links remain, and no maps of an earlier run need the
             // second one. Both would see each packet until the end of an upgrade, which waits for the API server.
             let is_halfway =
-                !self.hands_over() && undo_room(&path).map_err(|error| error.named(name))?;
+                !self.hands_over() && undo_move_aside(&path).map_err(|error| error.named(name))?;
             let program = self.programs.get(name)?.fd();
-            let link = links::attach_device(&links, program, index, direction, place)
+            let link = links::attach_device(&links, program, index, direction, mode)
                 .map_err(|error| error.named(name))?;
             if is_halfway {
                 let_go(&pins::aside(&path))?;
@@ -165,9 +165,9 @@ impl Datapath {
         for name in SOCKET_HOOKS.into_iter().rev() {
             let path = links.join(name);
             self.take_over(&path)?;
-            let place = Place::at_hook(name, self.hands_over());
+            let mode = LinkMode::at_hook(name, self.hands_over());
             let program = self.programs.get(name)?.fd();
-            let link = links::attach_cgroup(&links, program, name, &directory, place)
+            let link = links::attach_cgroup(&links, program, name, &directory, mode)
                 .map_err(|error| error.named(name))?;
             drop(self.held.insert(path, link));
         }

@@ -17,10 +17,10 @@ const CALM: Duration = Duration::from_mins(1);
 
 /// Places that were displaced, by pin.
 #[derive(Debug, Default)]
-pub(super) struct Displaced(BTreeMap<PathBuf, Place>);
+pub(super) struct Displaced(BTreeMap<PathBuf, Displacement>);
 
 #[derive(Debug)]
-struct Place {
+struct Displacement {
     /// Time when the place was taken back last, and the wait before the next time.
     taken: Instant,
     patience: Duration,
@@ -39,20 +39,22 @@ impl Displaced {
         problem: impl FnOnce() -> String,
     ) -> bool {
         // A place that was undisturbed for a while starts with the short delay again.
-        let calm = |place: &Place| now.duration_since(place.seen) >= CALM;
-        match self.0.get_mut(path).filter(|place| !calm(place)) {
+        let calm = |displacement: &Displacement| now.duration_since(displacement.seen) >= CALM;
+        match self.0.get_mut(path).filter(|displacement| !calm(displacement)) {
             None => {
-                let place = Place { taken: now, patience: FIRST, seen: now, problem: None };
-                drop(self.0.insert(path.to_owned(), place));
+                let displacement =
+                    Displacement { taken: now, patience: FIRST, seen: now, problem: None };
+                drop(self.0.insert(path.to_owned(), displacement));
                 true
             }
-            Some(place) => {
-                place.seen = now;
-                place.problem = Some(problem());
-                let is_time = now.duration_since(place.taken) >= place.patience;
+            Some(displacement) => {
+                displacement.seen = now;
+                displacement.problem = Some(problem());
+                let is_time = now.duration_since(displacement.taken) >= displacement.patience;
                 if is_time {
                     // Each return takes twice as long, so that two programs do not displace one another in a fast loop.
-                    (place.taken, place.patience) = (now, (place.patience * 2).min(LAST));
+                    (displacement.taken, displacement.patience) =
+                        (now, (displacement.patience * 2).min(LAST));
                 }
                 is_time
             }
@@ -66,8 +68,8 @@ impl Displaced {
 
     /// Returns a message for each program that keeps displacing ours, or did within the last minute.
     pub(super) fn problems(&mut self, now: Instant) -> Vec<String> {
-        self.0.retain(|_, place| now.duration_since(place.seen) < CALM);
-        self.0.values().filter_map(|place| place.problem.clone()).collect()
+        self.0.retain(|_, displacement| now.duration_since(displacement.seen) < CALM);
+        self.0.values().filter_map(|displacement| displacement.problem.clone()).collect()
     }
 }
 

@@ -15,7 +15,7 @@ use super::error::{Error, Failure};
 use super::names::attach_type;
 use super::pins;
 use super::role::Direction;
-use super::upgrade::{Place, make_room};
+use super::upgrade::{LinkMode, move_aside};
 use crate::syscall::{self, Order};
 
 /// Pin of the map that makes packets meet our program once while its link is moved.
@@ -27,10 +27,10 @@ pub(super) fn attach_device(
     program: BorrowedFd<'_>,
     index: u32,
     direction: Direction,
-    place: Place,
+    mode: LinkMode,
 ) -> Result<OwnedFd, Failure> {
     let path = pins::of_device(links, index, direction);
-    make_room(&path, place)?;
+    move_aside(&path, mode)?;
     let same = |info: &syscall::LinkInfo| info.device() == index;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
@@ -64,7 +64,7 @@ pub(super) fn move_device(
     // An earlier run that was killed may have left this pin; no link uses its map any more.
     drop(pins::remove_pin(&slot));
     syscall::pin(once.slot.as_fd(), &slot).map_err(|error| Failure::Pin(slot.clone(), error))?;
-    make_room(&path, Place::Beside)?;
+    move_aside(&path, LinkMode::New)?;
     let (order, before) = match direction {
         Direction::Ingress => (Order::First, &once.gate),
         Direction::Egress => (Order::Last, &once.marker),
@@ -117,10 +117,10 @@ pub(super) fn attach_cgroup(
     program: BorrowedFd<'_>,
     name: &str,
     cgroup: &File,
-    place: Place,
+    mode: LinkMode,
 ) -> Result<OwnedFd, Failure> {
     let path = links.join(name);
-    make_room(&path, place)?;
+    move_aside(&path, mode)?;
     let inode = inode(cgroup).map_err(|error| Failure::Pin(path.clone(), error))?;
     // A link cannot be moved to another cgroup, only its program be replaced.
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;

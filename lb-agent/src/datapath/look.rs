@@ -59,7 +59,7 @@ pub(super) fn look(path: &Path, same: impl Fn(&syscall::LinkInfo) -> bool) -> io
 }
 
 /// Checks that our link is first at ingress, or last at egress. `order` is the order in which programs run.
-pub(super) fn place(order: &[Hooked], link: u32, direction: Direction) -> Option<Fault> {
+pub(super) fn fault_in(order: &[Hooked], link: u32, direction: Direction) -> Option<Fault> {
     let outermost = match direction {
         Direction::Ingress => order.first(),
         Direction::Egress => order.last(),
@@ -95,10 +95,10 @@ mod tests {
             links.iter().map(|link| Hooked { program: 100 + link, link: *link }).collect()
         };
         let (ingress, egress) = (Direction::Ingress, Direction::Egress);
-        assert_eq!(place(&order(&[7, 8]), 7, ingress), None);
-        assert_eq!(place(&order(&[8, 7]), 7, ingress), Some(Fault::Displaced));
-        assert_eq!(place(&order(&[8, 7]), 7, egress), None);
-        assert_eq!(place(&order(&[8]), 7, egress), Some(Fault::Detached));
+        assert_eq!(fault_in(&order(&[7, 8]), 7, ingress), None);
+        assert_eq!(fault_in(&order(&[8, 7]), 7, ingress), Some(Fault::Displaced));
+        assert_eq!(fault_in(&order(&[8, 7]), 7, egress), None);
+        assert_eq!(fault_in(&order(&[8]), 7, egress), Some(Fault::Detached));
         assert!(problem("eth0", &order(&[8, 7]), ingress).contains("eth0: program 108"));
         assert!(problem("eth0", &order(&[7, 9]), egress).contains("program 109"));
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use super::error::Error;
 use super::role::{Direction, Role};
-use super::upgrade::Place;
+use super::upgrade::LinkMode;
 use super::{Datapath, links};
 
 /// The programs for pod interfaces, and the directory of their links.
@@ -48,7 +48,7 @@ impl Newcomer {
                 program.as_fd(),
                 index,
                 direction,
-                Place::Instead,
+                LinkMode::Reused,
             );
             drop(link.map_err(|error| error.named(name))?);
         }

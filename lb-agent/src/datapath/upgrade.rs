@@ -15,6 +15,6 @@ mod resize;
 
 pub use fingerprint::is_of_another_build;
 pub(super) use fingerprint::{forget_counters, record, set_aside};
-pub(super) use handover::{Place, is_under_way, make_room, undo_room};
+pub(super) use handover::{LinkMode, is_under_way, move_aside, undo_move_aside};
 pub(super) use previous::Previous;
 pub(super) use resize::{Replaced, prepare, verify};

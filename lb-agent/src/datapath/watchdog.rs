@@ -12,10 +12,10 @@ use tracing::{debug, warn};
 
 use super::detach::let_go;
 use super::error::Error;
-use super::look::{Fault, Look, look, place, problem};
+use super::look::{Fault, Look, fault_in, look, problem};
 use super::names::{SOCKET_HOOKS, XDP, attach_type};
 use super::role::{Direction, Role};
-use super::upgrade::Place;
+use super::upgrade::LinkMode;
 use super::{Datapath, links, pins};
 use crate::syscall;
 
@@ -113,7 +113,7 @@ impl Datapath {
             Look::Link { program: id, .. } if !self.programs.is(program, id)? => {
                 Some(Fault::Replaced)
             }
-            Look::Link { link, .. } => place(&order, link, direction),
+            Look::Link { link, .. } => fault_in(&order, link, direction),
         };
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
@@ -136,7 +136,7 @@ impl Datapath {
             links::move_device(&links, loaded.as_fd(), idle, index, direction)
         } else {
             let loaded = self.programs.get(program)?.fd();
-            links::attach_device(&links, loaded, index, direction, Place::Instead)
+            links::attach_device(&links, loaded, index, direction, LinkMode::Reused)
         };
         let link = link.map_err(|error| error.named(program))?;
         drop(self.held.insert(path.clone(), link));
@@ -196,7 +196,7 @@ impl Datapath {
             let_go(&path)?;
         }
         let program = self.programs.get(name)?.fd();
-        let link = links::attach_cgroup(&links, program, name, cgroup, Place::Instead)
+        let link = links::attach_cgroup(&links, program, name, cgroup, LinkMode::Reused)
             .map_err(|error| error.named(name))?;
         drop(self.held.insert(path, link));
         warn!(hook = name, fault = fault.name(), "socket hook reattached");

@@ -26,8 +26,8 @@ impl Maps {
     /// Makes the map contain exactly these hashes. If it is too small, the first ones are kept; returns how many are
     /// left out.
     pub fn set_inherited(&self, wanted: &[u64]) -> Result<usize> {
-        let room = capacity(&self.inherited, name::INHERITED)? as usize;
-        let (fitting, left_out) = fitting(wanted, room);
+        let capacity = capacity(&self.inherited, name::INHERITED)? as usize;
+        let (fitting, left_out) = fitting(wanted, capacity);
         let there = self.inherited()?;
         let gone: Vec<u64> = there.difference(&fitting).copied().collect();
         let new: Vec<u64> = fitting.difference(&there).copied().collect();
@@ -43,10 +43,10 @@ impl Maps {
 }
 
 /// Returns the first distinct hashes that fit, and the number of the others.
-fn fitting(wanted: &[u64], room: usize) -> (BTreeSet<u64>, usize) {
+fn fitting(wanted: &[u64], capacity: usize) -> (BTreeSet<u64>, usize) {
     let (mut fitting, mut left_out) = (BTreeSet::new(), BTreeSet::new());
     for hash in wanted {
-        if fitting.len() < room {
+        if fitting.len() < capacity {
             fitting.insert(*hash);
         // A connection can be listed twice and must not count as left out.
         } else if !fitting.contains(hash) {

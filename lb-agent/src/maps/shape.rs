@@ -20,7 +20,7 @@ pub struct Shape {
     pub(super) value: u32,
     flags: u32,
     /// Fingerprint of the key and value types, field by field: two maps with equal sizes may differ in it.
-    pub meaning: u64,
+    pub fingerprint: u64,
     /// Default number of entries.
     pub entries: u32,
     pub content: Content,
@@ -39,7 +39,7 @@ const fn flags(kind: MapType) -> u32 {
     if matches!(kind, MapType::Hash | MapType::LpmTrie) { NO_PREALLOC } else { 0 }
 }
 
-const fn meaning<K: Plain, V: Plain>(name: &str) -> u64 {
+const fn fingerprint<K: Plain, V: Plain>(name: &str) -> u64 {
     number(named(K::FINGERPRINT, name), V::FINGERPRINT)
 }
 
@@ -54,7 +54,7 @@ macro_rules! shapes {
                 key: key::<$key>(MapType::$kind),
                 value: size_of::<$value>() as u32,
                 flags: flags(MapType::$kind),
-                meaning: meaning::<$key, $value>(stringify!($name)),
+                fingerprint: fingerprint::<$key, $value>(stringify!($name)),
                 entries: $entries,
                 content: Content::$content,
                 author: Author::$author,

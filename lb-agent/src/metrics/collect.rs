@@ -76,10 +76,13 @@ impl Snapshot {
         counters(to, "lb_events", "Events during packet processing, by event", &self.events())?;
         let used: Vec<_> =
             self.fill.iter().map(|(map, used, _)| ([("map", *map)], *used as u64)).collect();
-        let room: Vec<_> =
-            self.fill.iter().map(|(map, _, room)| ([("map", *map)], u64::from(*room))).collect();
+        let capacity: Vec<_> = self
+            .fill
+            .iter()
+            .map(|(map, _, capacity)| ([("map", *map)], u64::from(*capacity)))
+            .collect();
         gauges(to, "lb_map_entries", "Entries in a map", &used)?;
-        gauges(to, "lb_map_capacity", "Capacity of a map, in entries", &room)
+        gauges(to, "lb_map_capacity", "Capacity of a map, in entries", &capacity)
     }
 
     /// Encodes the agent's work on maps and interfaces.

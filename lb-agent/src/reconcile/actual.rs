@@ -12,7 +12,7 @@ use lb_common::service::{
     Backend, BackendId, Flags, Frontend, Line, Service, ServiceId, Set, Source,
 };
 
-use super::capacity::{Limits, Room};
+use super::capacity::{Capacity, Limits};
 use super::frontends::{Frontends, key};
 use super::names::Names;
 use super::port::{Members, Port};
@@ -99,7 +99,7 @@ impl Reconciler {
             ports: Ports::after(orphans),
             refused: Refused::default(),
             frontends: Frontends::new(actual.services.into_iter().collect(), &actual.settings, now),
-            room: Room {
+            capacity: Capacity {
                 limits,
                 rows: Rows::new(limits.backends, actual.backends),
                 lines: SlotRanges::new(limits.lines, &ranges),
@@ -126,7 +126,7 @@ impl Reconciler {
     /// Keeps rows and sets without a service as orphans, so that they are freed with the orphans that no plan claims.
     fn keep_strays(&mut self, rows: Vec<BackendId>, sets: Vec<Set>) {
         let row = |row: BackendId| {
-            let backend = self.room.rows.get(row);
+            let backend = self.capacity.rows.get(row);
             let mut port = Port::orphan();
             let endpoint = Endpoint::new(backend.ip, backend.port);
             port.rows.insert(endpoint, row);
@@ -142,7 +142,7 @@ impl Reconciler {
     /// Abandons the orphans that no plan has claimed.
     pub(super) fn abandon_orphans(&mut self, now: Duration, transaction: &mut Transaction) {
         for (id, orphan) in self.ports.take_orphans() {
-            self.room.abandon(id, &orphan, now, transaction);
+            self.capacity.abandon(id, &orphan, now, transaction);
         }
     }
 }

@@ -15,7 +15,7 @@ use super::sources::Sources;
 /// The reserve is this fraction (1/16) of a map.
 const RESERVE: usize = 16;
 
-/// Capacity of the maps.
+/// The largest number of entries of each map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Entries of `SERVICES`, markers included.
@@ -83,14 +83,14 @@ pub(super) struct Lack {
 
 /// The rows, lines and source ranges that ports have, and the limits of the maps.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct Capacity {
     pub(super) limits: Limits,
     pub(super) rows: Rows,
     pub(super) lines: SlotRanges,
     pub(super) sources: Sources,
 }
 
-impl Room {
+impl Capacity {
     /// Frees the rows and lines whose grace period is over. Returns whether there were any.
     pub(super) fn release(&mut self, now: Duration, ops: &mut Vec<Op>) -> bool {
         self.rows.release(now, ops) | self.lines.release(now)
@@ -124,7 +124,7 @@ impl Room {
                 let going = dirty.iter().filter(|frontend| frontends.is_going(frontend)).count();
                 (limits.services as usize + going).saturating_sub(frontends.used())
             }
-            Refusal::Backends => self.rows.room() + self.rows.waiting(),
+            Refusal::Backends => self.rows.free() + self.rows.waiting(),
             Refusal::Slots => (limits.lines - self.lines.used() + self.lines.waiting()) as usize,
             Refusal::Sources => (limits.sources as usize).saturating_sub(self.sources.len()),
         }

@@ -107,7 +107,7 @@ impl Reconciler {
         }
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or_else(|| self.names.next());
         if let Err(lack) = self.place(id, &plan, now, transaction) {
-            let waits = self.make_room(&plan, lack, now, transaction);
+            let waits = self.displace_younger(&plan, lack, now, transaction);
             self.refused.insert(lack.refusal, plan);
             return if waits { Outcome::Waits } else { Outcome::Refused };
         }
@@ -128,7 +128,7 @@ impl Reconciler {
         for (frontend, kind) in claims(&port.plan) {
             self.frontends.release(frontend, kind, id, &mut transaction.dirty);
         }
-        self.room.abandon(id, &port, now, transaction);
+        self.capacity.abandon(id, &port, now, transaction);
     }
 
     /// Claims the frontends of a plan, and releases those of the previous one.

@@ -16,7 +16,7 @@ use crate::plan::{PortKey, PortPlan, ServiceName};
 pub(super) struct Refused {
     plans: BTreeMap<PortKey, (Refusal, PortPlan)>,
     /// Whether entries became free since the last retry.
-    has_room: bool,
+    has_freed: bool,
 }
 
 impl Refused {
@@ -35,18 +35,18 @@ impl Refused {
     }
 
     /// Records whether entries became free.
-    pub(super) const fn record(&mut self, has_room: bool) {
-        self.has_room |= has_room;
+    pub(super) const fn record(&mut self, has_freed: bool) {
+        self.has_freed |= has_freed;
     }
 
     /// Reports whether a refused plan may find room now.
     pub(super) fn are_due(&self) -> bool {
-        self.has_room && !self.plans.is_empty()
+        self.has_freed && !self.plans.is_empty()
     }
 
     /// Removes and returns all plans for a retry, the oldest first; none if nothing became free.
     fn take(&mut self) -> Vec<(Refusal, PortPlan)> {
-        if !std::mem::take(&mut self.has_room) {
+        if !std::mem::take(&mut self.has_freed) {
             return Vec::new();
         }
         let mut waiting: Vec<(Refusal, PortPlan)> =
@@ -59,7 +59,7 @@ impl Refused {
 
 impl Reconciler {
     /// Displaces younger ports until there will be room for `plan`. Returns whether there will be.
-    pub(super) fn make_room(
+    pub(super) fn displace_younger(
         &mut self,
         plan: &PortPlan,
         lack: Lack,
@@ -67,9 +67,9 @@ impl Reconciler {
         transaction: &mut Transaction,
     ) -> bool {
         let Lack { refusal, needed, whole } = lack;
-        let coming = self.room.coming(refusal, &self.frontends, &transaction.dirty);
+        let coming = self.capacity.coming(refusal, &self.frontends, &transaction.dirty);
         // Rows or ranges in their grace period will do: removing a younger port would not be faster.
-        if coming >= needed && self.room.is_giving(refusal) {
+        if coming >= needed && self.capacity.is_giving(refusal) {
             return true;
         }
         let own = self.names.get(&plan.key).and_then(|id| self.ports.get(id));
@@ -79,19 +79,19 @@ impl Reconciler {
             return false;
         }
         let mut younger = self.ports.younger(plan, refusal);
-        let room = coming + younger.values().sum::<usize>();
+        let free = coming + younger.values().sum::<usize>();
         // If the new entries do not fit beside the port's own ones, they may fit in their place: the port is removed,
         // and programmed again later.
-        let must_leave = room < needed && own > 0 && room + own >= whole;
-        if !must_leave && (younger.is_empty() || room < needed) {
+        let must_leave = free < needed && own > 0 && free + own >= whole;
+        if !must_leave && (younger.is_empty() || free < needed) {
             return false;
         }
-        let mut room = coming;
+        let mut free = coming;
         // At least one port is displaced: the free lines may be in ranges that are too short.
         while let Some(((_, key), held)) = younger.pop_last() {
             self.send_away(&key, refusal, now, transaction);
-            room += held;
-            if room >= needed && !must_leave {
+            free += held;
+            if free >= needed && !must_leave {
                 break;
             }
         }

@@ -35,7 +35,7 @@ impl Rows {
     }
 
     /// Returns the number of rows that can be taken now.
-    pub(super) fn room(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         self.free.len() + (self.limit as usize).saturating_sub(self.mirror.len())
     }
 
@@ -75,12 +75,12 @@ impl Rows {
         self.mirror.get(id as usize).copied().unwrap_or_default()
     }
 
-    /// Gives `backend` a row with a new epoch. Returns 0 without room, so check [`Rows::room`] first.
+    /// Gives `backend` a row with a new epoch. Returns 0 without a free row, so check [`Rows::free`] first.
     pub(super) fn take(&mut self, backend: Backend, ops: &mut Vec<Op>) -> BackendId {
         // The lowest free row, so that the used part of the map stays short.
         let id = match self.free.pop_first() {
             Some(id) => id,
-            None if self.room() > 0 => {
+            None if self.free() > 0 => {
                 self.mirror.push(Backend::default());
                 self.mirror.len() as u32 - 1
             }

@@ -57,10 +57,10 @@ pub(super) fn fit(
     need: &Limits,
     limit: u64,
 ) {
-    let room = limit.saturating_sub(other_memory(need));
+    let available = limit.saturating_sub(other_memory(need));
     loop {
         let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
-        if total(entries) <= room {
+        if total(entries) <= available {
             return;
         }
         let may_shrink = |shape: &&Shape| {

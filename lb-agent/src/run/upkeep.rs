@@ -67,7 +67,7 @@ impl Agent {
             self.inspect();
         }
         self.reconcile();
-        self.take_roads();
+        self.publish_frontends();
         self.manager.alive();
         self.reporter.tick(&self.tracker);
         self.reporter.changes(&self.tracker);
@@ -83,7 +83,7 @@ impl Agent {
     }
 
     /// Publishes the frontends that processes of this host need routes to: those that are not addresses of the node.
-    fn take_roads(&mut self) {
+    fn publish_frontends(&mut self) {
         // Before that, frontends of an earlier run would lose their routes.
         if !self.is_programmed || !std::mem::take(&mut self.frontends_are_due) {
             return;

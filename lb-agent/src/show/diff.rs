@@ -34,7 +34,7 @@ pub struct Difference {
 
 /// The treatment of a packet to a frontend, as text.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Meaning {
+struct Treatment {
     service: u32,
     rules: BTreeSet<String>,
 }
@@ -61,7 +61,7 @@ fn compare(
     reconciler.plan(Duration::ZERO, wanted).iter().for_each(|op| image.apply(op));
     let names: BTreeMap<u32, String> =
         reconciler.names().map(|(id, key)| (id, key.to_string())).collect();
-    let (wanted, held) = (meanings(&image.actual()), meanings(actual));
+    let (wanted, held) = (treatments(&image.actual()), treatments(actual));
     let frontends: BTreeSet<&Frontend> = wanted.keys().chain(held.keys()).collect();
     let mut all = Vec::new();
     for frontend in frontends {
@@ -150,7 +150,7 @@ impl Image {
     }
 }
 
-fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
+fn treatments(actual: &Actual) -> BTreeMap<Frontend, Treatment> {
     let mut sources: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for (bits, source) in &actual.sources {
         // The 32 bits of the service come first, and IPv4 is in mapped form.
@@ -160,7 +160,7 @@ fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
     }
     // Draining entries serve only known flows, so they are not a difference.
     let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::DRAINING);
-    let meaning = |(frontend, service): &(Frontend, Service)| {
+    let treatment = |(frontend, service): &(Frontend, Service)| {
         let mut rules: BTreeSet<String> = BTreeSet::new();
         if !service.flags.has(Flags::ADDRESS) {
             rules.extend(flags(service.flags));
@@ -172,9 +172,9 @@ fn meanings(actual: &Actual) -> BTreeMap<Frontend, Meaning> {
                 rules.extend(sources.get(&service.id).into_iter().flatten().cloned());
             }
         }
-        (*frontend, Meaning { service: service.id, rules })
+        (*frontend, Treatment { service: service.id, rules })
     };
-    actual.services.iter().filter(is_live).map(meaning).collect()
+    actual.services.iter().filter(is_live).map(treatment).collect()
 }
 
 fn flags(flags: Flags) -> impl Iterator<Item = String> {

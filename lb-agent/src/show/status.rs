@@ -159,9 +159,9 @@ fn packets(text: &mut String, maps: &Maps) -> Result<(), Error> {
 }
 
 fn fill(text: &mut String, maps: &Maps) -> Result<(), Error> {
-    for (map, used, room) in maps.fill()? {
-        let percent = used as u64 * 100 / u64::from(room.max(1));
-        line(text, "Map", &format!("{map:<15} {used:>8} of {room:>8}  {percent:>3} %"));
+    for (map, used, capacity) in maps.fill()? {
+        let percent = used as u64 * 100 / u64::from(capacity.max(1));
+        line(text, "Map", &format!("{map:<15} {used:>8} of {capacity:>8}  {percent:>3} %"));
     }
     Ok(())
 }

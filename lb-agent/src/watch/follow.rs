@@ -30,7 +30,7 @@ pub(super) struct Follow<O> {
     pub(super) unread: Unread,
     pub(super) newest: Newest,
     /// The position to watch from. `None` before the first list, and after the server has forgotten it.
-    pub(super) place: Option<Version>,
+    pub(super) resume_from: Option<Version>,
     /// The server's state may have gone back behind this position. A server silently drops events older than the
     /// position that was requested.
     pub(super) is_in_doubt: bool,
@@ -83,7 +83,7 @@ impl<O: Objects> Follow<O> {
             events,
             pace,
             newest: Newest::default(),
-            place: None,
+            resume_from: None,
             is_in_doubt: false,
             page: Page::First,
             is_whole: true,
@@ -107,8 +107,8 @@ impl<O: Objects> Follow<O> {
 
     async fn turns(&mut self) {
         loop {
-            let result = match self.place.clone() {
-                Some(place) => self.watch(&place).await,
+            let result = match self.resume_from.clone() {
+                Some(version) => self.watch(&version).await,
                 // A list that was begun in pages continues in pages.
                 None if !self.page.is_later() && self.streams() => self.stream().await,
                 None => self.pages().await,
@@ -129,7 +129,7 @@ impl<O: Objects> Follow<O> {
                 Err(Failure::Closed) => return,
                 Err(failure) => {
                     // The handler may change the position, so this is decided before.
-                    let is_listing = self.place.is_none();
+                    let is_listing = self.resume_from.is_none();
                     self.failed(&failure, is_listing).await
                 }
             };
@@ -172,7 +172,7 @@ impl<O: Objects> Follow<O> {
         self.send(ended).await?;
         let synced = if is_whole { Event::Synced } else { Event::SyncedInPart };
         self.send(Some(synced(O::KIND))).await?;
-        (self.place, self.known, self.is_in_doubt) = (Some(version.clone()), true, false);
+        (self.resume_from, self.known, self.is_in_doubt) = (Some(version.clone()), true, false);
         Ok(())
     }
 
@@ -242,7 +242,7 @@ impl<O: Objects> Follow<O> {
         let reason = failure.words(O::KIND);
         // A token that expired between two pages would probably expire again, so the list comes in one piece.
         self.page = if self.page.is_later() { Page::Whole } else { Page::First };
-        self.place = None;
+        self.resume_from = None;
         tracing::info!(resource = O::KIND.resource(), reason, "listing again");
         self.view.stale(O::KIND, &reason);
         self.relist_delay.next().max(failure.wait().unwrap_or_default())

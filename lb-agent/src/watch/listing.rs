@@ -184,7 +184,7 @@ impl<O: Objects> Follow<O> {
                     return Err(Failure::WentBack);
                 }
                 self.newest.record(&version);
-                self.place = Some(version);
+                self.resume_from = Some(version);
                 return Ok(false);
             }
         };
@@ -194,9 +194,9 @@ impl<O: Objects> Follow<O> {
         if self.newest.is_newer_than(&version) {
             return Ok(false);
         }
-        let is_new = self.place.as_ref() != Some(&version);
+        let is_new = self.resume_from.as_ref() != Some(&version);
         self.newest.record(&version);
-        self.place = Some(version);
+        self.resume_from = Some(version);
         Ok(is_new)
     }
 

@@ -177,7 +177,7 @@ fn follow<P: Packet, T: Tables>(
     view: &View,
     what: Translation,
 ) -> Option<Verdict> {
-    if !flows::is_settled(tables, flow) {
+    if !flows::is_up_to_date(tables, flow) {
         return None;
     }
     match rewrite::packet(packet, view, tuple, &flow.to) {

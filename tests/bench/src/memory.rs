@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_mins(1);
 const STILL: Duration = Duration::from_secs(3);
 
 /// Anonymous memory of a process in bytes, once it is stable.
-pub(super) fn settled(process: u32) -> Result<u64> {
+pub(super) fn stable(process: u32) -> Result<u64> {
     let mut before = (Instant::now(), 0);
     wait_until_ok(PATIENCE, "the memory is stable", || {
         let now = field(process, "RssAnon:")?;

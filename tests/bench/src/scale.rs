@@ -185,7 +185,7 @@ fn measure((services, endpoints): Size, figures: &mut Figures) -> Result<()> {
     for number in 1..=CHANGES {
         figures.changes.add(probe.change(&maps, number)?.as_secs_f64() * 1_000.0);
     }
-    figures.anonymous.add(memory::settled(agent.id())? as f64 / 1e6);
+    figures.anonymous.add(memory::stable(agent.id())? as f64 / 1e6);
     figures.highest.add(memory::highest(agent.id())? as f64 / 1e6);
     figures.maps.add(memory::of_maps(&pins)? as f64 / 1e6);
     agent.stop_quietly()

@@ -78,7 +78,7 @@ impl Shared {
             self.manifests().apply(service)?;
             self.services.push((*service).clone());
         }
-        self.settle()?;
+        self.wait_for_agents()?;
         Ok(self)
     }
 
@@ -86,7 +86,7 @@ impl Shared {
     ///
     /// Agents process events in order, but may combine several of them. Once a second change has taken effect that was
     /// made after a first one had, all earlier changes are done.
-    fn settle(&self) -> Result<()> {
+    fn wait_for_agents(&self) -> Result<()> {
         static NUMBER: AtomicU8 = AtomicU8::new(0);
         for _ in 0..2 {
             let number = NUMBER.fetch_add(1, Ordering::Relaxed) % 50;

@@ -55,7 +55,7 @@ pub fn create(
 ) -> Result<Decision, Refusal> {
     defaults::set(&mut new);
     keep::normalize(&mut new, None);
-    families::settle(&mut new, None, ranges).map_err(Refusal::Invalid)?;
+    families::fill_in(&mut new, None, ranges).map_err(Refusal::Invalid)?;
     let mut allocator = Allocator { ranges, taken, dice, is_dry, ports: BTreeSet::new() };
     allocator.addresses(&mut new, None)?;
     if new.has_node_ports() {
@@ -82,7 +82,7 @@ pub fn update(
     // Before the families: they follow from the addresses that the Service keeps.
     keep::allocated(&mut new, old);
     keep::normalize(&mut new, Some(old));
-    families::settle(&mut new, Some(old), ranges).map_err(Refusal::Invalid)?;
+    families::fill_in(&mut new, Some(old), ranges).map_err(Refusal::Invalid)?;
     let mut allocator = Allocator { ranges, taken, dice, is_dry, ports: BTreeSet::new() };
     allocator.addresses(&mut new, Some(old))?;
     if new.has_node_ports() {

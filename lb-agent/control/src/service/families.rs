@@ -14,7 +14,7 @@ pub(crate) const PREFER: &str = "PreferDualStack";
 pub(crate) const REQUIRE: &str = "RequireDualStack";
 
 /// Fills in policy and families, or returns the causes against them.
-pub(crate) fn settle(
+pub(crate) fn fill_in(
     new: &mut Service,
     old: Option<&Service>,
     ranges: &Ranges,

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 pub struct IgnoredFlags(pub Vec<&'static str>);
 
 /// Name of the flag, and whether it takes no value.
-const WITHOUT_MEANING: [(&str, bool); 32] = [
+const IGNORED: [(&str, bool); 32] = [
     ("boot-id-file", false),
     ("config-sync-period", false),
     ("conntrack-max-per-core", false),
@@ -44,7 +44,7 @@ const WITHOUT_MEANING: [(&str, bool); 32] = [
 
 impl Args for IgnoredFlags {
     fn augment_args(cmd: Command) -> Command {
-        WITHOUT_MEANING.iter().fold(cmd, |cmd, (name, alone)| {
+        IGNORED.iter().fold(cmd, |cmd, (name, alone)| {
             let arg = Arg::new(*name).long(*name).hide(true).action(ArgAction::Append);
             let arg = if *alone {
                 // A boolean of Go's flag syntax takes its value only after `=`.
@@ -63,7 +63,7 @@ impl Args for IgnoredFlags {
 
 impl FromArgMatches for IgnoredFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let names = WITHOUT_MEANING.iter().map(|(name, _)| *name);
+        let names = IGNORED.iter().map(|(name, _)| *name);
         Ok(Self(names.filter(|name| matches.contains_id(name)).collect()))
     }
 

@@ -92,12 +92,12 @@ fn is_about(mark: &Path, shape: &Shape) -> bool {
 }
 
 fn mark(layout: &Path, shape: &Shape) -> PathBuf {
-    layout.join(MEANINGS).join(format!("{}-{:016x}", shape.name, meaning(shape)))
+    layout.join(MEANINGS).join(format!("{}-{:016x}", shape.name, fingerprint(shape)))
 }
 
 /// Returns the fingerprint of a map: types, kind and fixed size; for counters also the meaning of each position.
-fn meaning(shape: &Shape) -> u64 {
-    let of = shaped(shape.meaning, shape);
+fn fingerprint(shape: &Shape) -> u64 {
+    let of = shaped(shape.fingerprint, shape);
     if shape.content == Content::Counters { counters(of) } else { of }
 }
 
@@ -167,20 +167,20 @@ mod tests {
     }
 
     #[test]
-    fn counters_of_other_meanings_are_other_maps() {
+    fn counters_of_other_events_are_other_maps() {
         let shape = Shape::of("COUNTERS").unwrap();
-        assert_ne!(meaning(shape), number(named(shape.meaning, &shape.to_string()), 0));
+        assert_ne!(fingerprint(shape), number(named(shape.fingerprint, &shape.to_string()), 0));
         let more = {
             let mut more = *shape;
             more.entries += 1;
             more
         };
-        assert_ne!(meaning(shape), meaning(&more));
+        assert_ne!(fingerprint(shape), fingerprint(&more));
     }
 
     #[test]
-    fn every_map_has_a_meaning_of_its_own() {
-        let meanings: BTreeSet<u64> = SHAPES.iter().map(meaning).collect();
-        assert_eq!(meanings.len(), SHAPES.len());
+    fn every_map_has_a_fingerprint_of_its_own() {
+        let fingerprints: BTreeSet<u64> = SHAPES.iter().map(fingerprint).collect();
+        assert_eq!(fingerprints.len(), SHAPES.len());
     }
 }

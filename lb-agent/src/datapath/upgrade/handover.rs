@@ -19,36 +19,36 @@ use crate::datapath::error::{Error, Failure};
 use crate::datapath::pins::{aside, is_aside, list};
 use crate::datapath::role::{Direction, Role};
 
-/// Where a program is attached.
+/// The link that a program is attached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::datapath) enum Place {
+pub(in crate::datapath) enum LinkMode {
     /// In the link that an earlier run left, in place of its program.
-    Instead,
+    Reused,
     /// In a new link, beside the one that an earlier run left.
-    Beside,
+    New,
 }
 
-impl Place {
+impl LinkMode {
     pub(in crate::datapath) fn at_device(
         role: Role,
         direction: Direction,
         hands_over: bool,
     ) -> Self {
         let has_answers = role != Role::Pod || brings_answers(direction.name());
-        if hands_over && has_answers { Self::Beside } else { Self::Instead }
+        if hands_over && has_answers { Self::New } else { Self::Reused }
     }
 
-    /// Returns the place of a program at a socket hook.
+    /// Returns the mode for a program at a socket hook.
     pub(in crate::datapath) fn at_hook(name: &str, hands_over: bool) -> Self {
-        if hands_over && brings_answers(name) { Self::Beside } else { Self::Instead }
+        if hands_over && brings_answers(name) { Self::New } else { Self::Reused }
     }
 }
 
 /// Renames a link so that another can be made beside it. If an earlier attempt was interrupted, the link it renamed
 /// stays.
-pub(in crate::datapath) fn make_room(link: &Path, place: Place) -> Result<(), Failure> {
+pub(in crate::datapath) fn move_aside(link: &Path, mode: LinkMode) -> Result<(), Failure> {
     let aside = aside(link);
-    if place == Place::Instead || aside.exists() {
+    if mode == LinkMode::Reused || aside.exists() {
         return Ok(());
     }
     match fs::rename(link, &aside) {
@@ -61,7 +61,7 @@ pub(in crate::datapath) fn make_room(link: &Path, place: Place) -> Result<(), Fa
 
 /// Undoes a rename of an earlier run that was killed. Returns whether that run had already made the new link: it stays,
 /// and the renamed link ends once the new one runs our program.
-pub(in crate::datapath) fn undo_room(link: &Path) -> Result<bool, Failure> {
+pub(in crate::datapath) fn undo_move_aside(link: &Path) -> Result<bool, Failure> {
     let aside = aside(link);
     if link.exists() || !aside.exists() {
         return Ok(aside.exists());
@@ -90,7 +90,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let link = pins::of_device(directory.path(), 7, Direction::Egress);
         fs::write(&link, "").unwrap();
-        assert!(make_room(&link, Place::Beside).is_ok() && aside(&link).exists());
+        assert!(move_aside(&link, LinkMode::New).is_ok() && aside(&link).exists());
         assert!(!link.exists());
         assert_eq!(pins::devices(directory.path()).unwrap(), [7]);
     }
@@ -100,24 +100,24 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let link = directory.path().join("7-ingress");
         let names = || list(directory.path()).unwrap();
-        assert!(matches!(undo_room(&link), Ok(false)) && names().is_empty());
+        assert!(matches!(undo_move_aside(&link), Ok(false)) && names().is_empty());
         fs::write(aside(&link), "").unwrap();
-        assert!(matches!(undo_room(&link), Ok(false)));
+        assert!(matches!(undo_move_aside(&link), Ok(false)));
         assert_eq!(names(), [&*link]);
         fs::write(aside(&link), "").unwrap();
-        assert!(matches!(undo_room(&link), Ok(true)));
+        assert!(matches!(undo_move_aside(&link), Ok(true)));
         assert_eq!(names(), [link.clone(), aside(&link)]);
     }
 
     #[test]
     fn only_where_answers_pass_both_are_there() {
-        let place = |role, direction| Place::at_device(role, direction, true);
-        assert_eq!(place(Role::Pod, Direction::Ingress), Place::Instead);
-        assert_eq!(place(Role::Pod, Direction::Egress), Place::Beside);
-        assert_eq!(place(Role::External, Direction::Ingress), Place::Beside);
-        assert_eq!(place(Role::L3, Direction::Ingress), Place::Beside);
-        assert_eq!(Place::at_hook("connect6", true), Place::Instead);
-        assert_eq!(Place::at_hook("peername6", true), Place::Beside);
-        assert_eq!(Place::at_hook("peername6", false), Place::Instead);
+        let mode = |role, direction| LinkMode::at_device(role, direction, true);
+        assert_eq!(mode(Role::Pod, Direction::Ingress), LinkMode::Reused);
+        assert_eq!(mode(Role::Pod, Direction::Egress), LinkMode::New);
+        assert_eq!(mode(Role::External, Direction::Ingress), LinkMode::New);
+        assert_eq!(mode(Role::L3, Direction::Ingress), LinkMode::New);
+        assert_eq!(LinkMode::at_hook("connect6", true), LinkMode::Reused);
+        assert_eq!(LinkMode::at_hook("peername6", true), LinkMode::New);
+        assert_eq!(LinkMode::at_hook("peername6", false), LinkMode::Reused);
     }
 }

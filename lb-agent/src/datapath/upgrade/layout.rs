@@ -13,7 +13,7 @@ const COMMITTED: (&str, u64) = ("v6", 0x518b_d657_677f_52e7);
 /// Computes the fingerprint from names, key and value types, and kinds of maps.
 fn fingerprint() -> u64 {
     let maps = SHAPES.iter().filter(|shape| shape.content != Content::Counters);
-    maps.fold(0, |hash, shape| shaped(number(hash, shape.meaning), shape))
+    maps.fold(0, |hash, shape| shaped(number(hash, shape.fingerprint), shape))
 }
 
 #[test]

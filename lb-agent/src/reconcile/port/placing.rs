@@ -9,7 +9,7 @@ use lb_common::service::{Backend, BackendId, ServiceId, Set};
 use super::reading::{self, at, members, row};
 use super::{Members, Port};
 use crate::plan::{EndpointPlan, PortPlan};
-use crate::reconcile::capacity::{Lack, Room};
+use crate::reconcile::capacity::{Capacity, Lack};
 use crate::reconcile::frontends::key;
 use crate::reconcile::rows_by_endpoint::RowsByEndpoint;
 use crate::reconcile::{GRACE, Limits, Op, Reconciler, Refusal, Transaction, selection};
@@ -25,9 +25,9 @@ impl Reconciler {
     ) -> Result<(), Lack> {
         // The port is taken out, because `check` needs the rest of `self` beside it.
         let mut port = self.ports.take(id).unwrap_or_else(|| Box::new(Port::empty(plan)));
-        let placed = self.check(id, plan, &port).and_then(|()| self.room.sets(&port, plan));
+        let placed = self.check(id, plan, &port).and_then(|()| self.capacity.sets(&port, plan));
         if let Ok(sets) = placed {
-            self.room.replace((id, &mut *port), plan, (sets, now + GRACE), transaction);
+            self.capacity.replace((id, &mut *port), plan, (sets, now + GRACE), transaction);
         }
         // A port of an earlier run that finds no room keeps its rows: packets still use them.
         let orphaned = placed.is_err() && self.names.get(&plan.key).is_none();
@@ -41,13 +41,13 @@ impl Reconciler {
 
     fn check(&self, id: ServiceId, plan: &PortPlan, port: &Port) -> Result<(), Lack> {
         let is_new = self.names.get(&plan.key).is_none() && port.is_empty();
-        let Room { limits, rows, lines, sources } = &self.room;
+        let Capacity { limits, rows, lines, sources } = &self.capacity;
         let enough = |refusal, limit: u32, used: usize, needed: usize, whole| {
-            let room = (limit as usize).saturating_sub(used);
+            let free = (limit as usize).saturating_sub(used);
             // New ports leave a reserve, so that known ones can still change when the map is nearly full.
             let needed_all = needed + Limits::reserve(limit, is_new);
             let lack = Lack { refusal, needed: needed_all, whole };
-            if needed == 0 || room >= needed_all { Ok(()) } else { Err(lack) }
+            if needed == 0 || free >= needed_all { Ok(()) } else { Err(lack) }
         };
         let frontends = plan.frontends.iter();
         let frontends = frontends.map(|plan_of| (key(plan_of, plan.key.protocol), plan_of.clone()));
@@ -56,7 +56,7 @@ impl Reconciler {
         let used = self.frontends.used();
         enough(Refusal::Services, limits.services, used, entries, usize::MAX)?;
         let new = plan.endpoints.iter().filter(|endpoint| port.rows.get(&at(endpoint)).is_none());
-        let (used, all) = (limits.backends as usize - rows.room(), plan.endpoints.len());
+        let (used, all) = (limits.backends as usize - rows.free(), plan.endpoints.len());
         enough(Refusal::Backends, limits.backends, used, new.count(), all)?;
         let (used, new) = (sources.len(), sources.missing(id, &plan.sources));
         enough(Refusal::Sources, limits.sources, used, new, plan.sources.len())?;
@@ -67,7 +67,7 @@ impl Reconciler {
     }
 }
 
-impl Room {
+impl Capacity {
     /// Allocates lines for the sets that change; `None` for a set that stays.
     fn sets(&mut self, port: &Port, plan: &PortPlan) -> Result<(Option<Set>, Option<Set>), Lack> {
         let member = |is: fn(&EndpointPlan) -> bool| members(plan, is);

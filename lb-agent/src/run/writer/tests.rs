@@ -10,7 +10,7 @@ use super::*;
 /// Makes `SERVICES` with room for this number of entries.
 #[derive(Debug)]
 struct Small {
-    room: usize,
+    capacity: usize,
     services: BTreeMap<Frontend, ServiceId>,
     sources: usize,
     /// Makes `SERVICES` without memory for entries.
@@ -26,7 +26,7 @@ impl Table for Small {
         };
         match op {
             Op::PutService { frontend, service } => {
-                if self.is_short || !self.has(frontend) && self.services.len() >= self.room {
+                if self.is_short || !self.has(frontend) && self.services.len() >= self.capacity {
                     return Err(full());
                 }
                 self.services.insert(*frontend, service.id);
@@ -57,9 +57,9 @@ fn put(number: u8) -> Op {
     Op::PutService { frontend: frontend(number), service }
 }
 
-fn writer(room: usize) -> Writer<Small> {
+fn writer(capacity: usize) -> Writer<Small> {
     let services = BTreeMap::new();
-    Writer::new(Small { room, services, sources: 0, is_short: false, is_broken: false })
+    Writer::new(Small { capacity, services, sources: 0, is_short: false, is_broken: false })
 }
 
 #[test]

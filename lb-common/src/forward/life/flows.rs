@@ -100,7 +100,7 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
 /// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other entry
 /// of its flow may have been displaced ([`tiers::mend`]).
 #[inline(always)]
-pub(in crate::forward) fn is_settled<T: Clock>(tables: &T, flow: &Flow) -> bool {
+pub(in crate::forward) fn is_up_to_date<T: Clock>(tables: &T, flow: &Flow) -> bool {
     let is_whole = flow.is_protected() || !flow.is_forward();
     flow.shown.is_open() && flow.tick() == tables.tick() && is_whole
 }

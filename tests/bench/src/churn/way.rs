@@ -85,10 +85,10 @@ impl Running<'_> {
             Proxy::Ours(agent) => {
                 let pins = self.rig.node(0)?.bpf().join(LAYOUT).join("maps");
                 let maps = Some(memory::of_maps(&pins)?);
-                Ok(Memory { anonymous: memory::settled(agent.id())?, maps })
+                Ok(Memory { anonymous: memory::stable(agent.id())?, maps })
             }
             Proxy::KubeProxy(proxy) => {
-                Ok(Memory { anonymous: memory::settled(proxy.id())?, maps: None })
+                Ok(Memory { anonymous: memory::stable(proxy.id())?, maps: None })
             }
         }
     }
