@@ -13,16 +13,16 @@ mod nexthops;
 pub mod open;
 pub mod raw_rules;
 pub mod roles;
+mod routed;
 pub mod settings;
 mod sockets;
 mod sources;
 pub mod view;
 pub mod watch;
-mod ways;
 
 pub use acceleration::{Hardware, refusal};
 pub use identity::{Identity, LocalClients, Primary};
 pub use roles::{Assignment, addresses, ambiguous, assignments, unreadable, unserved};
+pub use routed::RoutedInterfaces;
 pub use view::{Address, Head, Link, LinkKind, View};
 pub use watch::ChangeSource;
-pub use ways::Ways;

@@ -33,7 +33,7 @@ impl<'a> Leads<'a> {
         let networks = view.addresses.iter().filter(is_network).map(|own| own.index).collect();
         let is_nodes = |own: &&Address| node.addresses.contains(&own.ip);
         let nodes = view.addresses.iter().filter(is_nodes).map(|own| own.index);
-        let surely = nodes.chain(view.ways.default.iter().copied()).collect();
+        let surely = nodes.chain(view.routed.default.iter().copied()).collect();
         let (carriers, outside, plain) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         let mut leads = Self { view, node, networks, surely, carriers, outside, plain };
         leads.carriers = view.links.values().filter_map(|link| leads.carrier(link)).collect();
@@ -110,11 +110,11 @@ impl<'a> Leads<'a> {
     /// Reports whether packets are routed through an interface: it is up, and has a network of its own or a route to a
     /// network or gateway.
     pub(super) fn is_used(&self, link: &Link) -> bool {
-        let ways = &self.view.ways;
-        let is_way = [&ways.gateways, &ways.default, &ways.networks]
+        let routed = &self.view.routed;
+        let is_routed = [&routed.gateways, &routed.default, &routed.networks]
             .iter()
             .any(|devices| devices.contains(&link.index));
-        link.is_up && (is_way || self.has_network(link))
+        link.is_up && (is_routed || self.has_network(link))
     }
 
     /// Reports whether an interface has an address and a network on its link.

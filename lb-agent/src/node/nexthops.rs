@@ -65,16 +65,16 @@ pub(super) fn list() -> io::Result<BTreeMap<u32, Vec<Hop>>> {
     netlink::list(&netlink::connect(NETLINK_ROUTE)?, GET, &[0; HEAD], |kind, body| {
         objects.extend((kind == NEW).then(|| object(body)).flatten());
     })?;
-    Ok(ways(&objects))
+    Ok(resolved(&objects))
 }
 
 /// Resolves groups to the next hops of their members.
-fn ways(objects: &BTreeMap<u32, Object>) -> BTreeMap<u32, Vec<Hop>> {
+fn resolved(objects: &BTreeMap<u32, Object>) -> BTreeMap<u32, Vec<Hop>> {
     let hop = |number: &u32| objects.get(number)?.hop;
-    let ways = |object: &Object| {
+    let hops = |object: &Object| {
         object.hop.into_iter().chain(object.members.iter().filter_map(hop)).collect()
     };
-    objects.iter().map(|(number, object)| (*number, ways(object))).collect()
+    objects.iter().map(|(number, object)| (*number, hops(object))).collect()
 }
 
 fn object(body: &[u8]) -> Option<(u32, Object)> {
@@ -126,7 +126,7 @@ mod tests {
         let (first, second) =
             (Hop { device: 4, has_gateway: true }, Hop { device: 5, has_gateway: false });
         let expected = [(1, vec![first]), (2, vec![second]), (7, vec![first, second]), (8, vec![])];
-        assert_eq!(ways(&objects), BTreeMap::from(expected));
+        assert_eq!(resolved(&objects), BTreeMap::from(expected));
         assert!(object(&[0; 4]).is_none(), "cut short");
     }
 

@@ -10,7 +10,7 @@ use netlink_packet_route::link::LinkMessage;
 
 use self::message::{address, link};
 use super::hidden::device::Hidden;
-use super::ways::Ways;
+use super::routed::RoutedInterfaces;
 
 /// The kind of a link, as far as it matters here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub struct View {
     pub links: BTreeMap<u32, Link>,
     pub addresses: Vec<Address>,
     /// Interfaces that routes lead to.
-    pub ways: Ways,
+    pub routed: RoutedInterfaces,
     /// Interfaces of pods that no program of this host serves.
     pub hidden: Vec<Hidden>,
 }
@@ -131,7 +131,7 @@ impl View {
         let index = message.header.index;
         drop(self.links.remove(&index));
         self.addresses.retain(|address| address.index != index);
-        self.ways.forget(index);
+        self.routed.forget(index);
     }
 
     /// Adds or updates an address.

@@ -23,8 +23,8 @@ use tracing::{debug, warn};
 use self::events::{apply, apply_route};
 pub(super) use self::events::{is_whole, put, read};
 use self::routes::Routes;
+use super::routed::{Asks, RoutedInterfaces};
 use super::view::View;
-use super::ways::{Asks, Ways};
 use super::{hidden, nexthops};
 
 /// Interval at which links and addresses are listed again. The kernel reports dropped events, so this only limits other
@@ -90,8 +90,8 @@ pub fn look() -> Result<View, Error> {
     runtime.block_on(async {
         let (connection, handle, _messages) = rtnetlink::new_connection()?;
         drop(tokio::spawn(connection));
-        let ways = Ways::list(&handle).await?;
-        Ok(View { ways, ..dump(&handle).await? })
+        let routed = RoutedInterfaces::list(&handle).await?;
+        Ok(View { routed, ..dump(&handle).await? })
     })
 }
 
@@ -157,7 +157,7 @@ async fn show(
                 publish(views, view, source);
             }
             // Routes are listed beside the events, because a node may have very many.
-            routes.begin(of_route_lists, &view.ways);
+            routes.begin(of_route_lists, &view.routed);
             source = ChangeSource::Event;
             let (next, is_waiting) = (routes.next(), routes.is_waiting());
             tokio::select! {
@@ -174,11 +174,11 @@ async fn show(
                     }
                 }
                 message = of_routes.next() => {
-                    let mut asks = apply_route(&mut view.ways, message.ok_or(Error::Ended)?.0);
+                    let mut asks = apply_route(&mut view.routed, message.ok_or(Error::Ended)?.0);
                     // Bounded, so that a routing daemon with a full table cannot keep links from being seen.
                     for _ in 1..AT_ONCE {
                         let Ok(message) = of_routes.try_recv() else { break };
-                        asks = asks.max(apply_route(&mut view.ways, message.0));
+                        asks = asks.max(apply_route(&mut view.routed, message.0));
                     }
                     if asks == Asks::List {
                         routes.ask(ChangeSource::Event);
@@ -188,7 +188,7 @@ async fn show(
                     changed?;
                     routes.ask(ChangeSource::Event);
                 }
-                Some(listed) = routes.take(&mut view.ways) => {
+                Some(listed) = routes.take(&mut view.routed) => {
                     source = listed?;
                 }
                 () = sleep_until(next), if is_waiting => {}

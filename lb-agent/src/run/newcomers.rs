@@ -207,7 +207,7 @@ fn attach_each(
             && let Some((published, _)) = &*views.borrow_and_update()
         {
             links.view.addresses.clone_from(&published.addresses);
-            links.view.ways.clone_from(&published.ways);
+            links.view.routed.clone_from(&published.routed);
         }
         newcomers.attach(&links.view, &changes);
     }

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::*;
 use crate::node::hidden::Hidden;
-use crate::node::{Address, Primary, Ways};
+use crate::node::{Address, Primary, RoutedInterfaces};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -48,7 +48,7 @@ fn view() -> View {
             address(8, "10.244.0.0"),
             address(9, "172.16.0.9"),
         ],
-        ways: Ways { default: [2].into(), ..Ways::default() },
+        routed: RoutedInterfaces { default: [2].into(), ..RoutedInterfaces::default() },
         hidden: Vec::new(),
     }
 }
@@ -89,13 +89,13 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     let mut view = view();
     view.addresses.retain(|own| own.index != 9);
     assert_eq!(role(&view, &node(), "eth1"), None, "nothing is routed by it");
-    view.ways.gateways.insert(9);
+    view.routed.gateways.insert(9);
     assert_eq!(role(&view, &node(), "eth1"), Some(Role::External));
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth1"), None);
     // A route to a network on the link: the node's addresses are on `lo`.
-    view.ways.forget(9);
-    view.ways.networks.insert(9);
+    view.routed.forget(9);
+    view.routed.networks.insert(9);
     view.links.get_mut(&9).unwrap().is_up = true;
     assert_eq!(role(&view, &node(), "eth1"), Some(Role::External));
     view.links.get_mut(&9).unwrap().is_up = false;
@@ -163,7 +163,7 @@ fn what_is_routed_by_and_has_no_programs_is_a_problem() {
         other(10, "ib0", LinkKind::Other, Head::Other),
         other(11, "nk0", LinkKind::Netkit, Head::Ethernet),
     ] {
-        view.ways.gateways.insert(link.index);
+        view.routed.gateways.insert(link.index);
         drop(view.links.insert(link.index, link));
     }
     let problems = unserved(&view, &node());
@@ -205,14 +205,14 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     let second = Link { elsewhere: Some(0), ..link(31, "eth2", LinkKind::Veth) };
     drop(view.links.insert(31, second));
     assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by it");
-    view.ways.gateways.insert(31);
+    view.routed.gateways.insert(31);
     assert_eq!(role(&view, &node(), "eth2"), Some(Role::External), "nobody says where pods are");
     view.addresses.push(address(31, "172.21.0.1"));
     view.links.get_mut(&31).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth2"), None, "down, with a network: nothing yet");
     // The second uplink as the port of a bridge, which has the network.
     view.addresses.pop();
-    view.ways.forget(31);
+    view.routed.forget(31);
     view.links.get_mut(&31).unwrap().controller = Some(32);
     drop(view.links.insert(32, link(32, "br1", LinkKind::Bridge)));
     view.addresses.push(address(32, "172.21.0.1"));
@@ -296,7 +296,7 @@ fn a_veth_with_a_network_is_an_uplink_or_ambiguous() {
 #[test]
 fn a_port_of_the_bridge_that_leads_out_is_ambiguous() {
     let mut view = view();
-    view.ways.default.insert(3);
+    view.routed.default.insert(3);
     assert_eq!(ambiguous(&view, &node()), ["veth1"]);
 }
 

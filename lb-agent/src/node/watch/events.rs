@@ -7,8 +7,8 @@ use netlink_packet_route::link::LinkMessage;
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
+use crate::node::routed::{Asks, RoutedInterfaces};
 use crate::node::view::View;
-use crate::node::ways::{Asks, Ways};
 
 /// Applies an event. Returns false if the kernel dropped events before it, so that everything must be listed again.
 pub(super) fn apply(view: &mut View, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
@@ -44,11 +44,16 @@ pub(in crate::node) fn read(kind: u16, body: &[u8]) -> Option<RouteNetlinkMessag
 
 /// Applies an event about a route.
 #[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, two matter")]
-pub(super) fn apply_route(ways: &mut Ways, message: NetlinkMessage<RouteNetlinkMessage>) -> Asks {
+pub(super) fn apply_route(
+    routed: &mut RoutedInterfaces,
+    message: NetlinkMessage<RouteNetlinkMessage>,
+) -> Asks {
     match message.payload {
         NetlinkPayload::Overrun(_) => Asks::List,
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => ways.learn(&route),
-        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) => Ways::unlearn(&route),
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewRoute(route)) => routed.learn(&route),
+        NetlinkPayload::InnerMessage(RouteNetlinkMessage::DelRoute(route)) => {
+            RoutedInterfaces::unlearn(&route)
+        }
         _ => Asks::Nothing,
     }
 }
@@ -69,6 +74,6 @@ mod tests {
             NetlinkMessage::new(NetlinkHeader::default(), payload)
         };
         assert!(!apply(&mut View::default(), overrun()));
-        assert_eq!(apply_route(&mut Ways::default(), overrun()), Asks::List);
+        assert_eq!(apply_route(&mut RoutedInterfaces::default(), overrun()), Asks::List);
     }
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::{ChangeSource, Error};
-use crate::node::ways::Ways;
+use crate::node::routed::RoutedInterfaces;
 
 /// Shortest interval between lists of all routes.
 const EACH: Duration = Duration::from_secs(1);
@@ -28,10 +28,10 @@ pub(super) struct Routes {
 /// A list under way.
 #[derive(Debug)]
 struct Listing {
-    task: JoinHandle<Result<Ways, rtnetlink::Error>>,
+    task: JoinHandle<Result<RoutedInterfaces, rtnetlink::Error>>,
     source: ChangeSource,
     /// The known routes when it began.
-    before: Ways,
+    before: RoutedInterfaces,
 }
 
 impl Routes {
@@ -60,20 +60,23 @@ impl Routes {
     }
 
     /// Begins a list, if one is due and may begin.
-    pub(super) fn begin(&mut self, handle: &Handle, known: &Ways) {
+    pub(super) fn begin(&mut self, handle: &Handle, known: &RoutedInterfaces) {
         if !self.is_waiting() || self.next() > Instant::now() {
             return;
         }
         let Some(source) = self.due.take() else { return };
         let handle = handle.clone();
         // In a task of its own: events are applied while the list is read.
-        let task = tokio::spawn(async move { Ways::list(&handle).await });
+        let task = tokio::spawn(async move { RoutedInterfaces::list(&handle).await });
         self.listing = Some(Listing { task, source, before: known.clone() });
         self.began = Some(Instant::now());
     }
 
     /// Waits for the list under way, if there is one, and applies it. Returns how its need was learnt.
-    pub(super) async fn take(&mut self, known: &mut Ways) -> Option<Result<ChangeSource, Error>> {
+    pub(super) async fn take(
+        &mut self,
+        known: &mut RoutedInterfaces,
+    ) -> Option<Result<ChangeSource, Error>> {
         let Listing { task, source, before } = self.listing.as_mut()?;
         let listed = match task.await.map_err(std::io::Error::from) {
             Ok(Ok(listed)) => listed,
@@ -88,13 +91,17 @@ impl Routes {
 }
 
 /// Merges a list with the events that came while it was taken: the list may be older or newer than each of them.
-fn merged(listed: Ways, before: &Ways, now: &Ways) -> Ways {
+fn merged(
+    listed: RoutedInterfaces,
+    before: &RoutedInterfaces,
+    now: &RoutedInterfaces,
+) -> RoutedInterfaces {
     let merge = |mut listed: BTreeSet<u32>, before: &BTreeSet<u32>, now: &BTreeSet<u32>| {
         listed.retain(|device| now.contains(device) || !before.contains(device));
         listed.extend(now.difference(before));
         listed
     };
-    Ways {
+    RoutedInterfaces {
         default: merge(listed.default, &before.default, &now.default),
         gateways: merge(listed.gateways, &before.gateways, &now.gateways),
         networks: merge(listed.networks, &before.networks, &now.networks),
@@ -107,12 +114,12 @@ mod tests {
 
     #[test]
     fn events_that_came_meanwhile_are_not_undone_by_the_list() {
-        let ways = |default: &[u32]| Ways {
+        let routed = |default: &[u32]| RoutedInterfaces {
             default: default.iter().copied().collect(),
-            ..Ways::default()
+            ..RoutedInterfaces::default()
         };
         // Interface 2 has no route any more, 3 is gone, 4 got a route; 5 is known from the list alone.
-        let merged = merged(ways(&[1, 3, 5]), &ways(&[1, 2, 3]), &ways(&[1, 2, 4]));
-        assert_eq!(merged, ways(&[1, 4, 5]));
+        let merged = merged(routed(&[1, 3, 5]), &routed(&[1, 2, 3]), &routed(&[1, 2, 4]));
+        assert_eq!(merged, routed(&[1, 4, 5]));
     }
 }

@@ -92,12 +92,12 @@ fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
         return false;
     }
     let tuple = if of == Of::Packet { &headers.key.tuple } else { &found.flow.to };
-    let way = if next_hop::is_for_us(packet, &headers.view, &device) {
+    let hop = if next_hop::is_for_us(packet, &headers.view, &device) {
         next_hop::find(packet, headers, tuple, exit)
     } else {
         Err(Event::KeptLink)
     };
-    let led = way.and_then(|()| {
+    let led = hop.and_then(|()| {
         if leads_on(tables, &found.flow, exit) { Ok(()) } else { Err(Event::KeptDevice) }
     });
     match led {

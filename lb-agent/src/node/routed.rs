@@ -13,7 +13,7 @@ use super::nexthops::{self, Hop};
 
 /// Interfaces that routes lead to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ways {
+pub struct RoutedInterfaces {
     /// Interfaces with a default route.
     pub default: BTreeSet<u32>,
     /// Interfaces with a route through a gateway, to any destination.
@@ -42,7 +42,7 @@ struct Route {
     object: Option<u32>,
 }
 
-impl Ways {
+impl RoutedInterfaces {
     /// Removes an interface that is gone, with its routes.
     pub fn forget(&mut self, index: u32) {
         for devices in [&mut self.default, &mut self.gateways, &mut self.networks] {
@@ -52,7 +52,7 @@ impl Ways {
 
     /// Lists all routes of the kernel.
     pub(super) async fn list(handle: &Handle) -> Result<Self, rtnetlink::Error> {
-        let (mut ways, mut of_objects) = (Self::default(), Vec::new());
+        let (mut routed, mut of_objects) = (Self::default(), Vec::new());
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
         for question in [v4, v6] {
@@ -61,7 +61,7 @@ impl Ways {
                 let Some(route) = route(&message) else { continue };
                 // A route with a nexthop object names no interface itself, unless the kernel adds the object's hops.
                 match route.object.filter(|_| route.hops.is_empty()) {
-                    None => ways.add(&route),
+                    None => routed.add(&route),
                     Some(object) => of_objects.push((route, object)),
                 }
             }
@@ -73,10 +73,10 @@ impl Ways {
                 objects.ok().and_then(Result::ok).unwrap_or_default();
             for (mut route, object) in of_objects {
                 route.hops = objects.get(&object).cloned().unwrap_or_default();
-                ways.add(&route);
+                routed.add(&route);
             }
         }
-        Ok(ways)
+        Ok(routed)
     }
 
     fn add(&mut self, route: &Route) {
@@ -164,27 +164,31 @@ mod tests {
         message
     }
 
-    fn ways<const N: usize>(default: [u32; N], gateways: &[u32], networks: &[u32]) -> Ways {
+    fn routed<const N: usize>(
+        default: [u32; N],
+        gateways: &[u32],
+        networks: &[u32],
+    ) -> RoutedInterfaces {
         let [gateways, networks] = [gateways, networks].map(|all| all.iter().copied().collect());
-        Ways { default: default.into(), gateways, networks }
+        RoutedInterfaces { default: default.into(), gateways, networks }
     }
 
     #[test]
     fn routes_lead_to_devices_by_default_by_gateways_and_by_objects() {
         let gateway = || RouteAttribute::Gateway(RouteAddress::Inet(Ipv4Addr::new(10, 0, 0, 1)));
-        let mut found = Ways::default();
+        let mut found = RoutedInterfaces::default();
         let by_gateway = message(24, vec![RouteAttribute::Oif(4), gateway()]);
         assert_eq!(found.learn(&by_gateway), Asks::Nothing);
         assert_eq!(found.learn(&message(0, vec![RouteAttribute::Oif(5)])), Asks::Nothing);
-        assert_eq!(found, ways([5], &[4], &[]));
+        assert_eq!(found, routed([5], &[4], &[]));
         let by_object = message(24, vec![RouteAttribute::NhId(9)]);
         assert_eq!(found.learn(&by_object), Asks::List, "it says no device");
         let both = message(0, vec![RouteAttribute::NhId(9), RouteAttribute::Oif(6), gateway()]);
         assert_eq!(found.learn(&both), Asks::Nothing);
-        assert_eq!(found, ways([5, 6], &[4, 6], &[]));
-        assert_eq!(Ways::unlearn(&by_gateway), Asks::List);
+        assert_eq!(found, routed([5, 6], &[4, 6], &[]));
+        assert_eq!(RoutedInterfaces::unlearn(&by_gateway), Asks::List);
         found.forget(6);
-        assert_eq!(found, ways([5], &[4], &[]));
+        assert_eq!(found, routed([5], &[4], &[]));
         let mut local = message(0, vec![RouteAttribute::Oif(7)]);
         local.header.kind = RouteType::Local;
         assert_eq!((found.learn(&local), found.default.contains(&7)), (Asks::Nothing, false));
@@ -193,7 +197,7 @@ mod tests {
     /// An interface to a private network may have no address, because the node's address is on `lo`.
     #[test]
     fn routes_to_networks_without_a_gateway_count_and_those_to_one_machine_do_not() {
-        let mut found = Ways::default();
+        let mut found = RoutedInterfaces::default();
         let network = message(24, vec![RouteAttribute::Oif(3)]);
         let pod = message(32, vec![RouteAttribute::Oif(4)]);
         let mut of_the_kernel = message(24, vec![RouteAttribute::Oif(5)]);
@@ -201,13 +205,13 @@ mod tests {
         for route in [&network, &pod, &of_the_kernel] {
             assert_eq!(found.learn(route), Asks::Nothing);
         }
-        assert_eq!(found, ways([], &[], &[3]));
-        assert_eq!(Ways::unlearn(&network), Asks::List);
-        assert_eq!(Ways::unlearn(&pod), Asks::Nothing, "pods come and go");
+        assert_eq!(found, routed([], &[], &[3]));
+        assert_eq!(RoutedInterfaces::unlearn(&network), Asks::List);
+        assert_eq!(RoutedInterfaces::unlearn(&pod), Asks::Nothing, "pods come and go");
         let mut v6 = message(64, vec![RouteAttribute::Oif(6)]);
         v6.header.address_family = AddressFamily::Inet6;
         assert_eq!(found.learn(&v6), Asks::Nothing);
         found.forget(3);
-        assert_eq!(found, ways([], &[], &[6]));
+        assert_eq!(found, routed([], &[], &[6]));
     }
 }
