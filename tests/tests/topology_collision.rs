@@ -35,7 +35,7 @@ fn unused_port() -> u16 {
 }
 
 /// Two Services, each with a `NodePort`, whose only backend is pod 0 of node `node`.
-fn twins(shape: Shape, node: usize) -> Result<(Shared, [Service; 2])> {
+fn two_services(shape: Shape, node: usize) -> Result<(Shared, [Service; 2])> {
     let rig = Rig::shared(shape)?;
     let backend = rig.pod(node, 1)?;
     let one = Service::new("one", 10)?.port(80, TARGET).node_port(30_080).pods(&[backend]);
@@ -70,7 +70,7 @@ fn from_one_port(
 
 fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()> {
     for node in [0, 1] {
-        let (rig, services) = twins(shape, node)?;
+        let (rig, services) = two_services(shape, node)?;
         for (family, protocol) in matrix() {
             let frontends = services.each_ref().map(|service| service.frontend(family));
             drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
@@ -82,7 +82,7 @@ fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()
 /// In either order, and whether or not the client used that backend before.
 fn pod_asks_a_service_and_its_backend_from_one_port(shape: Shape) -> Result<()> {
     for node in [0, 1] {
-        let (rig, [service, other]) = twins(shape, node)?;
+        let (rig, [service, other]) = two_services(shape, node)?;
         let backend = rig.pod(node, 1)?.addresses();
         for (family, protocol) in matrix() {
             let [direct, first, second] =
@@ -97,7 +97,7 @@ fn pod_asks_a_service_and_its_backend_from_one_port(shape: Shape) -> Result<()> 
 
 fn client_asks_two_node_ports_of_one_backend_from_one_port(shape: Shape) -> Result<()> {
     for node in [0, 1] {
-        let (rig, _) = twins(shape, node)?;
+        let (rig, _) = two_services(shape, node)?;
         for (family, protocol) in matrix() {
             let asked = rig.node(0)?.addresses();
             let frontends = [30_080, 30_081].map(|port| asked.socket(family, port));
@@ -108,7 +108,7 @@ fn client_asks_two_node_ports_of_one_backend_from_one_port(shape: Shape) -> Resu
 }
 
 fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
-    let (rig, _) = twins(shape, 0)?;
+    let (rig, _) = two_services(shape, 0)?;
     let nodes = [rig.node(0)?.addresses(), rig.node(1)?.addresses()];
     for (family, protocol) in matrix() {
         let frontends = nodes.map(|node| node.socket(family, 30_080));
@@ -120,7 +120,7 @@ fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
 /// The other node translates the question to its `NodePort`, and this node translates the question to the Service.
 /// Towards a backend on the other node both must differ, in either order, and after a connection that has ended.
 fn pod_asks_another_node_and_what_is_behind_it_from_one_port(shape: Shape) -> Result<()> {
-    let (rig, [service, _]) = twins(shape, 1)?;
+    let (rig, [service, _]) = two_services(shape, 1)?;
     let [node, own, backend] =
         [rig.node(1)?.addresses(), rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];
     for (family, protocol) in matrix() {
@@ -143,7 +143,7 @@ fn pod_asks_another_node_and_what_is_behind_it_from_one_port(shape: Shape) -> Re
 
 /// Both flows get the node's address as source towards the backend on the other node.
 fn two_pods_ask_through_one_node_from_one_port(shape: Shape) -> Result<()> {
-    let (rig, _) = twins(shape, 1)?;
+    let (rig, _) = two_services(shape, 1)?;
     let frontend = |family: Family| rig.node(1).map(|n| n.addresses().socket(family, 30_080));
     for (family, protocol) in matrix() {
         let question = Ask::new(protocol, frontend(family)?).from_port(unused_port());
@@ -159,7 +159,7 @@ fn two_pods_ask_through_one_node_from_one_port(shape: Shape) -> Result<()> {
 
 /// The backend's kernel accepts the second connection as a new one; its answers must not belong to the first flow.
 fn host_asks_a_backend_from_the_port_of_a_closed_flow(shape: Shape) -> Result<()> {
-    let (rig, _) = twins(shape, 0)?;
+    let (rig, _) = two_services(shape, 0)?;
     let [node, backend] = [rig.node(0)?.addresses(), rig.pod(0, 1)?.addresses()];
     for family in Family::ALL {
         let port = unused_port();
@@ -176,7 +176,7 @@ fn host_asks_a_backend_from_the_port_of_a_closed_flow(shape: Shape) -> Result<()
 /// Netfilter may choose that port while the data path drains, and so may a process if `ip_local_port_range` leaves no
 /// ports for masquerading.
 fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Result<()> {
-    let (rig, _) = twins(shape, 1)?;
+    let (rig, _) = two_services(shape, 1)?;
     let [node, backend] = [rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];
     for (family, protocol) in matrix() {
         let outside = rig.client().peer().keep(Ask::new(protocol, node.socket(family, 30_080)))?;

@@ -64,12 +64,12 @@ fn pairs<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<Pair<'a>>> {
 fn rules(pairs: &[Pair<'_>], family: Family, backend: SocketAddr) -> String {
     let words = if family == Family::V4 { "ip" } else { "ip6" };
     let own = pairs.iter().filter(|pair| pair.new.to.is_ipv4() == (family == Family::V4));
-    let (mut ways, mut ports) = (BTreeSet::new(), Vec::new());
+    let (mut translations, mut ports) = (BTreeSet::new(), Vec::new());
     for Pair { taken, new, .. } in own {
         let (to, protocol) = (new.to, new.protocol.name().to_lowercase());
-        let way =
+        let translation =
             format!("{words} daddr {} {protocol} dport {} dnat to {backend}\n", to.ip(), to.port());
-        let _is_first: bool = ways.insert(way);
+        let _is_first: bool = translations.insert(translation);
         let sport = new.from.map_or(0, |from| from.port());
         let (low, high) = (taken, taken + 1);
         ports.push(format!(
@@ -77,12 +77,12 @@ fn rules(pairs: &[Pair<'_>], family: Family, backend: SocketAddr) -> String {
             backend.ip()
         ));
     }
-    let ways: String = ways.into_iter().collect();
+    let translations: String = translations.into_iter().collect();
     let chain = |hook: &str, priority: &str, rules: &str| {
         format!("chain {hook} {{\ntype nat hook {hook} priority {priority}\n{rules}}}\n")
     };
-    let chains = chain("prerouting", "-100", &ways)
-        + &chain("output", "-100", &ways)
+    let chains = chain("prerouting", "-100", &translations)
+        + &chain("output", "-100", &translations)
         + &chain("postrouting", "100", &ports.concat());
     format!("table {words} kube-proxy {{\n{chains}}}\n")
 }

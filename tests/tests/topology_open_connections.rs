@@ -165,8 +165,8 @@ fn connections_from_a_node_port_go_on_during_a_take_over_and_after(shape: Shape)
     let service = service.pods(&[rig.pod(0, 0)?]);
     rig.manifests().apply(&service)?;
     let pod = rig.pod(0, 0)?.addresses();
-    let way = |family| (service.frontend(family), pod.socket(family, TARGET));
-    by_hand::write(rig.node(0)?.netns(), "kube-proxy", &Family::ALL.map(way))?;
+    let translation = |family| (service.frontend(family), pod.socket(family, TARGET));
+    by_hand::write(rig.node(0)?.netns(), "kube-proxy", &Family::ALL.map(translation))?;
     rig.start_agents(&[])?;
     let mut all = Vec::new();
     for family in Family::ALL {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lb_agent::takeover::Found;
 use lb_tests::agent::{Agent, Source};
-use lb_tests::control_plane::kube_proxy::by_hand::{self, Way};
+use lb_tests::control_plane::kube_proxy::by_hand::{self, Translation};
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask};
 use lb_tests::topology::{Family, Shape, Topology};
@@ -29,8 +29,9 @@ fn rig() -> Result<(Rig, [Service; 2])> {
     rig.manifests().apply(&web)?;
     rig.manifests().apply(&other)?;
     let (node, pod) = (rig.node(0)?.netns(), rig.pod(0, 1)?.addresses());
-    let way = |family| -> Way { (web.frontend(family), pod.socket(family, TARGET)) };
-    by_hand::write(node, "kube-proxy", &Family::ALL.map(way))?;
+    let translation =
+        |family| -> Translation { (web.frontend(family), pod.socket(family, TARGET)) };
+    by_hand::write(node, "kube-proxy", &Family::ALL.map(translation))?;
     node.remember_datagrams(300)?;
     Ok((rig, [web, other]))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lb_tests::agent::{Agent, Source};
 use lb_tests::control_plane::kube_proxy::Mode;
-use lb_tests::control_plane::kube_proxy::by_hand::{self, Way};
+use lb_tests::control_plane::kube_proxy::by_hand::{self, Translation};
 use lb_tests::manifest::Service;
 use lb_tests::process::Program;
 use lb_tests::rig::{Rig, TARGET, ask, matrix};
@@ -34,16 +34,16 @@ const STAYING: [&str; 7] = [
 ];
 /// A node with a Service of two pods, and a client pod as the first pod; and the translations of the rules, which send
 /// packets for the Service to the first of its pods.
-fn rig() -> Result<(Rig, Service, [Way; 2])> {
+fn rig() -> Result<(Rig, Service, [Translation; 2])> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).pods(3))?;
     let service = Service::new("web", 10)?.port(80, TARGET);
     let service = service.pods(&[rig.pod(0, 1)?, rig.pod(0, 2)?]);
     rig.manifests().apply(&service)?;
     rig.node(0)?.netns().remember_datagrams(300)?;
     let pod = rig.pod(0, 1)?.addresses();
-    let way = |family| (service.frontend(family), pod.socket(family, TARGET));
-    let ways = Family::ALL.map(way);
-    Ok((rig, service, ways))
+    let translation = |family| (service.frontend(family), pod.socket(family, TARGET));
+    let translations = Family::ALL.map(translation);
+    Ok((rig, service, translations))
 }
 
 /// Open sockets, by their transports.
@@ -101,9 +101,9 @@ fn until_over(agent: &Agent, node: &Node) -> Result<()> {
 
 #[test]
 fn connections_are_counted_down_also_by_an_agent_that_starts_again() -> Result<()> {
-    let (rig, service, ways) = rig()?;
+    let (rig, service, translations) = rig()?;
     let node = rig.node(0)?;
-    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    by_hand::write(node.netns(), "kube-proxy", &translations)?;
     let mut kept = open(&rig, &service)?;
     let mut agent = start(&rig, &[])?;
     ends_with(&agent, &["takeover"], (1, &left(ALL, "nftables")))?;
@@ -192,9 +192,9 @@ fn taken_over_without_rules(
     is_meant: fn(Protocol) -> bool,
     check: impl Fn(&Agent, &Node, Sockets<'_>) -> Result<()>,
 ) -> Result<()> {
-    let (rig, service, ways) = rig()?;
+    let (rig, service, translations) = rig()?;
     let node = rig.node(0)?;
-    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    by_hand::write(node.netns(), "kube-proxy", &translations)?;
     let kept = open(&rig, &service)?;
     by_hand::delete(node.netns(), "kube-proxy")?;
     let agent = start(&rig, flags)?;
@@ -209,13 +209,13 @@ fn taken_over_without_rules(
 
 #[test]
 fn chains_are_removed_at_once_and_the_device_of_ipvs_after_the_last_connection() -> Result<()> {
-    let (rig, service, ways) = rig()?;
+    let (rig, service, translations) = rig()?;
     let node = rig.node(0)?;
     // A bridge with this name: the agent checks the name only, and no test kernel has the IPVS module.
     node.netns().ip("link add kube-ipvs0 type bridge")?;
     by_hand::write_neighbours(node.netns())?;
     by_hand::write_chains(node.netns())?;
-    by_hand::write(node.netns(), "another", &ways)?;
+    by_hand::write(node.netns(), "another", &translations)?;
     let kept = open(&rig, &service)?;
     let agent = start(&rig, &[])?;
     let both = left(ALL, "iptables, ipvs (kube-ipvs0)");
@@ -273,12 +273,13 @@ fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Resul
     let service = Service::new("one", 11)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     rig.manifests().apply(&service)?;
     let pod = rig.pod(0, 1)?.addresses();
-    let ways = Family::ALL.map(|family| (service.frontend(family), pod.socket(family, TARGET)));
+    let translations =
+        Family::ALL.map(|family| (service.frontend(family), pod.socket(family, TARGET)));
     // This is the only port that the kernel can choose. The test must not bind the socket to it, because connect(2) on
     // a bound socket is not redirected to a backend.
     node.netns().sysctl("net.ipv4.ip_local_port_range", &format!("{OWN} {OWN}"))?;
     let questions = Family::ALL.map(|family| Ask::tcp(service.frontend(family)));
-    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    by_hand::write(node.netns(), "kube-proxy", &translations)?;
     for question in questions {
         drop(ask(node, question)?);
     }
@@ -287,7 +288,7 @@ fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Resul
     ensure!(said.contains("removed 2 tables kube-proxy of nftables"), "{said}");
     until_over(&agent, node)?;
     let kept = questions.map(|question| node.peer().keep(question));
-    by_hand::write(node.netns(), "kube-proxy", &ways)?;
+    by_hand::write(node.netns(), "kube-proxy", &translations)?;
     for socket in kept {
         drop(socket?.ask()?);
     }

@@ -19,10 +19,10 @@ use lb_tests::wait::pass;
 
 mod api;
 mod probe;
-mod way;
+mod proxy_kind;
 
 use api::Changer;
-use way::{Running, Way};
+use proxy_kind::{ProxyKind, Running};
 
 use super::figures::Figure;
 use super::load::Usage;
@@ -111,16 +111,16 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     };
     for services in options.services.iter().copied() {
         bench.populate(services)?;
-        let mut all = Way::ALL.map(|way| (way, Figures::default()));
-        let of_all = |all: &[(Way, Figures)]| -> Vec<Row> {
-            all.iter().flat_map(|(way, figures)| figures.rows(*way, services)).collect()
+        let mut all = ProxyKind::ALL.map(|kind| (kind, Figures::default()));
+        let of_all = |all: &[(ProxyKind, Figures)]| -> Vec<Row> {
+            all.iter().flat_map(|(kind, figures)| figures.rows(*kind, services)).collect()
         };
         for round in 1..=options.rounds {
-            for (way, figures) in &mut all {
-                let what = || format!("{} with {services} services", way.name());
+            for (kind, figures) in &mut all {
+                let what = || format!("{} with {services} services", kind.name());
                 let few = options.changes;
-                let many = if *way == Way::Ours { of_a_hundred(options.rounds) } else { 0 };
-                bench.round(*way, (few, few.max(many)), figures).with_context(what)?;
+                let many = if *kind == ProxyKind::Ours { of_a_hundred(options.rounds) } else { 0 };
+                bench.round(*kind, (few, few.max(many)), figures).with_context(what)?;
                 writeln!(out, "round {round} of {}: {}", options.rounds, what())?;
             }
             drop(results([rows.clone(), of_all(&all)].concat())?.keep(options.directory)?);
@@ -133,11 +133,11 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
 }
 
 impl Figures {
-    fn rows(&self, way: Way, services: u32) -> Vec<Row> {
+    fn rows(&self, kind: ProxyKind, services: u32) -> Vec<Row> {
         let (services, endpoints) = (services.to_string(), ENDPOINTS.to_string());
-        let labels = [("way", way.name()), ("services", &*services), ("endpoints", &endpoints)];
+        let labels = [("way", kind.name()), ("services", &*services), ("endpoints", &endpoints)];
         let row = |labels: &[(&str, &str)], measure: (&str, &str), of: &Figure| {
-            Row::new(labels, measure, of).judged(way == Way::Ours)
+            Row::new(labels, measure, of).judged(kind == ProxyKind::Ours)
         };
         // No round is dropped: a change that other work delayed was late all the same. Memory does not depend on other
         // work.
@@ -146,7 +146,7 @@ impl Figures {
         for (change, times) in Change::ALL.iter().zip(&self.changes) {
             let labels = [&labels[..], &[("change", change.name())]].concat();
             rows.push(time(row(&labels, ("latency 50 %", "ms"), times)));
-            rows.push(time(Row::late(&labels, ("latency", "ms"), times, way == Way::Ours)));
+            rows.push(time(Row::late(&labels, ("latency", "ms"), times, kind == ProxyKind::Ours)));
         }
         rows.push(time(row(&labels, ("cold start", "s"), &self.start)));
         rows.push(row(&labels, ("anonymous memory", "MB"), &self.anonymous));
@@ -196,14 +196,19 @@ impl<'a> Bench<'a> {
 
     /// Starts a proxy, makes the changes, and stops it. Changes that need a pause before them are made a quarter of
     /// `few` times.
-    fn round(&mut self, way: Way, (few, many): (u32, u32), figures: &mut Figures) -> Result<()> {
+    fn round(
+        &mut self,
+        kind: ProxyKind,
+        (few, many): (u32, u32),
+        figures: &mut Figures,
+    ) -> Result<()> {
         let before = Usage::now()?;
         let probe = Changer::probe_address();
         self.changer.point(PROBE, &self.address(0)?)?;
         let kubeconfig = self.cluster.control_plane().kubeconfig();
         let rig = self.cluster.rig();
         let (running, took): (Running<'_>, Duration) =
-            way.start(rig, &kubeconfig, (probe, BACKENDS[0]))?;
+            kind.start(rig, &kubeconfig, (probe, BACKENDS[0]))?;
         figures.start.add(took.as_secs_f64());
         let [endpoints, alone, service] = &mut figures.changes;
         for number in 1..=many {

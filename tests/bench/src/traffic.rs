@@ -16,15 +16,15 @@ use lb_tests::topology::Shape;
 pub mod generator;
 mod minimal;
 mod programs;
+mod proxy_kind;
 pub mod server;
 mod site;
 mod turns;
-mod way;
 
 use generator::Operation;
+use proxy_kind::{ProxyKind, Question, Route};
 use site::{Services, Site};
 use turns::Series;
-use way::{Question, Route, Way};
 
 use super::machine::Machine;
 use super::results::{Results, Row};
@@ -55,12 +55,13 @@ impl Options<'_> {
         self.only.contains(&name) || !all.iter().any(|other| self.only.contains(other))
     }
 
-    fn ways(&self) -> Vec<Way> {
-        let all = Way::ALL.map(Way::name);
-        let wanted = |way: &Way| self.wants(way.name(), &all);
-        let of = |way: &Way| Way::ALL.iter().any(|one| wanted(one) && one.plain() == *way);
-        let is_in = |way: &Way| *way == Way::Plain || wanted(way) || of(way);
-        Way::ALL.into_iter().filter(is_in).collect()
+    fn kinds(&self) -> Vec<ProxyKind> {
+        let all = ProxyKind::ALL.map(ProxyKind::name);
+        let wanted = |kind: &ProxyKind| self.wants(kind.name(), &all);
+        let of =
+            |kind: &ProxyKind| ProxyKind::ALL.iter().any(|one| wanted(one) && one.plain() == *kind);
+        let is_in = |kind: &ProxyKind| *kind == ProxyKind::Plain || wanted(kind) || of(kind);
+        ProxyKind::ALL.into_iter().filter(is_in).collect()
     }
 
     fn questions(&self, is_first: bool) -> Vec<Question> {
@@ -70,7 +71,7 @@ impl Options<'_> {
             self.wants(question.route.name(), &routes)
                 && self.wants(question.operation.name(), &operations)
         };
-        way::questions(is_first).into_iter().filter(wanted).collect()
+        proxy_kind::questions(is_first).into_iter().filter(wanted).collect()
     }
 }
 
@@ -102,11 +103,11 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         world.populate(services).with_context(|| format!("{services} services"))?;
         let seconds = began.elapsed().as_secs_f64();
         writeln!(out, "{services} services are programmed, after {seconds:.0} s")?;
-        for way in options.ways().into_iter().filter(|way| services > way.most_services()) {
+        for kind in options.kinds().into_iter().filter(|kind| services > kind.most_services()) {
             notes.push(format!(
                 "{} is not measured with {services} services: {}.",
-                way.name(),
-                way.why_no_more()
+                kind.name(),
+                kind.why_no_more()
             ));
         }
         let questions = options.questions(index == 0).into_iter();
@@ -138,8 +139,8 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
 
 impl World {
     fn build(options: &Options<'_>, out: &mut impl Write) -> Result<Self> {
-        let ways = options.ways();
-        writeln!(out, "build {} clusters", ways.len())?;
+        let kinds = options.kinds();
+        writeln!(out, "build {} clusters", kinds.len())?;
         let cluster = Cluster::without_agents(options.shape)?;
         let [near, far] = [cluster.publish("near", false)?, cluster.publish("far", false)?];
         cluster.endpoints(&near, &[cluster.rig().pod(0, 1)?])?;
@@ -148,15 +149,15 @@ impl World {
         let api_server = control_plane.address();
         let server = rig.topology().fabric().name().to_owned();
         // The API server lives in the cluster with plain routing, which does not use it.
-        let mut sites = vec![Site::around(Way::Plain, rig)?];
-        for way in ways.into_iter().filter(|way| *way != Way::Plain) {
-            let mut site = Site::build(way, options.shape).with_context(|| way.name())?;
+        let mut sites = vec![Site::around(ProxyKind::Plain, rig)?];
+        for kind in kinds.into_iter().filter(|kind| *kind != ProxyKind::Plain) {
+            let mut site = Site::build(kind, options.shape).with_context(|| kind.name())?;
             site.reach(api_server, &server)?;
             sites.push(site);
         }
         let (population, services) = (Population::default(), Services { near, far });
         for site in &mut sites {
-            site.attach(options.reference, &services).with_context(|| site.way.name())?;
+            site.attach(options.reference, &services).with_context(|| site.kind.name())?;
         }
         Ok(Self { control_plane, population, services, sites })
     }
@@ -167,12 +168,12 @@ impl World {
         let backend = self.sites.first().context("no site")?.backend()?;
         let newest = self.population.grow(&self.control_plane, services, &[backend])?;
         for site in &mut self.sites {
-            if services > site.way.most_services() {
+            if services > site.kind.most_services() {
                 continue;
             }
             site.stop_serving()?;
             let kubeconfig = self.control_plane.kubeconfig();
-            site.program(&kubeconfig, &self.services, newest).with_context(|| site.way.name())?;
+            site.program(&kubeconfig, &self.services, newest).with_context(|| site.kind.name())?;
             site.serve(&self.services)?;
         }
         self.control_plane.pause()

@@ -54,7 +54,7 @@ pub(crate) fn go_on(mode: Mode) -> Result<()> {
 
     datagrams_are_remembered(nodes, 2)?;
     kept.go_on("for the last time")?;
-    tell(&kept, mode, "to the agent")?;
+    report(&kept, mode, "to the agent")?;
     drop(kept);
     for (agent, node) in agents.iter().zip(nodes) {
         let (code, said) = agent.exit_code(&["takeover", "--wait", "--timeout", "120"])?;
@@ -72,8 +72,8 @@ pub(crate) fn go_on(mode: Mode) -> Result<()> {
 }
 
 /// Writes the figures: the number of sockets, of answered questions, and of lost sockets.
-fn tell(kept: &Lasting<'_>, mode: Mode, way: &str) -> Result<()> {
-    let what = |what| format!("{mode:?}, {way}: {what}");
+fn report(kept: &Lasting<'_>, mode: Mode, direction: &str) -> Result<()> {
+    let what = |what| format!("{mode:?}, {direction}: {what}");
     campaign::figure(&what("open connections and UDP sockets"), kept.count()?, "sockets");
     campaign::figure(&what("questions answered meanwhile"), kept.unharmed()?, "questions");
     campaign::figure(&what("reset or lost"), kept.lost()?, "sockets");
@@ -112,7 +112,7 @@ fn given_back(
     kept.go_on("while draining")?;
     all_are_answered(cluster, web).context("new ones while draining")?;
     port_is_free(cluster, web)?;
-    tell(&kept, mode, "back")?;
+    report(&kept, mode, "back")?;
     ensure!(
         drains.iter_mut().all(Drain::is_under_way),
         "the programs were removed before the last flow ended"

@@ -20,9 +20,9 @@ pub(crate) fn flows_of_one_port_are_told_apart(world: &World) -> Result<()> {
     for (family, protocol) in matrix() {
         for served in [near, far] {
             for asker in askers.iter().filter(|asker| asker.node == Some(0)) {
-                let ways = world.ways(*asker, served, family)?;
+                let paths = world.paths(*asker, served, family)?;
                 // The last path uses the external IP; both it and the ClusterIP are translated by the client's node.
-                let to = [ways[0].to, ways[ways.len() - 1].to];
+                let to = [paths[0].to, paths[paths.len() - 1].to];
                 are_told_apart(protocol, &to.map(|to| (asker.member, to)))?;
             }
         }

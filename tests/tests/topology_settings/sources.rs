@@ -7,7 +7,7 @@ use lb_tests::rig::{TARGET, all_dropped, answered_by, ask, matrix, refused};
 use lb_tests::topology::Family;
 use lb_tests::traffic::{Ask, Protocol};
 
-use super::world::{Asker, Way, World};
+use super::world::{Asker, ServicePath, World};
 
 /// The length in bytes of a fragmented datagram.
 const LARGE: usize = 20_001;
@@ -22,18 +22,21 @@ pub(crate) fn everybody_is_answered(world: &World) -> Result<()> {
 fn is_answered(world: &World, asker: Asker<'_>) -> Result<()> {
     for (family, protocol) in matrix() {
         for served in &world.served {
-            for way in world.ways(asker, served, family)? {
-                let question = Ask::new(protocol, way.to);
+            for path in world.paths(asker, served, family)? {
+                let question = Ask::new(protocol, path.to);
                 let answer = ask(asker.member, question)?;
-                let source = world.source(asker, way, served, family)?;
+                let source = world.source(asker, path, served, family)?;
                 let is_right = answer.server == served.backend
-                    && answer.peer == way.to
+                    && answer.peer == path.to
                     && answer.client.ip() == source;
                 let (name, backend) = (asker.member.name(), served.backend);
-                ensure!(is_right, "{name} asks {way:?} for {backend}, source {source}: {answer:?}");
-                if protocol == Protocol::Udp && !is_told_size(asker, way, world)? {
+                ensure!(
+                    is_right,
+                    "{name} asks {path:?} for {backend}, source {source}: {answer:?}"
+                );
+                if protocol == Protocol::Udp && !is_told_size(asker, path, world)? {
                     let sized = question.sized(LARGE, LARGE);
-                    let large = || format!("{LARGE} bytes to {way:?} for {backend}");
+                    let large = || format!("{LARGE} bytes to {path:?} for {backend}");
                     drop(ask(asker.member, sized).with_context(large)?);
                 }
             }
@@ -44,10 +47,10 @@ fn is_answered(world: &World, asker: Asker<'_>) -> Result<()> {
 
 /// Whether the first packet of a host to its own address is answered with the MTU of the path to the backend, because
 /// `lo` does not limit it.
-fn is_told_size(asker: Asker<'_>, way: Way, world: &World) -> Result<bool> {
+fn is_told_size(asker: Asker<'_>, path: ServicePath, world: &World) -> Result<bool> {
     let Some(node) = asker.node.filter(|_| asker.is_host) else { return Ok(false) };
     let own = world.rig.node(node)?.addresses();
-    Ok(own.both().contains(&way.to.ip()))
+    Ok(own.both().contains(&path.to.ip()))
 }
 
 /// A Service without endpoints refuses; a load balancer address with other clients' source ranges is silent.

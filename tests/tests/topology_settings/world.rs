@@ -33,7 +33,7 @@ pub(crate) struct Served {
 
 /// A path to a Service: the address to use, the node that translates, and whether the address is an external one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Way {
+pub(crate) struct ServicePath {
     pub(crate) to: SocketAddr,
     pub(crate) node: usize,
     is_outer: bool,
@@ -122,40 +122,45 @@ impl World {
     }
 
     /// All paths of a client to a Service.
-    pub(crate) fn ways(&self, asker: Asker<'_>, to: &Served, family: Family) -> Result<Vec<Way>> {
-        let mut ways = Vec::new();
+    pub(crate) fn paths(
+        &self,
+        asker: Asker<'_>,
+        to: &Served,
+        family: Family,
+    ) -> Result<Vec<ServicePath>> {
+        let mut paths = Vec::new();
         if let Some(node) = asker.node {
             let to = to.service.frontend(family);
-            ways.push(Way { to, node, is_outer: false });
+            paths.push(ServicePath { to, node, is_outer: false });
         }
         for node in [0, 1] {
             let to = self.rig.node(node)?.addresses().socket(family, NODE_PORTS[to.index]);
-            ways.push(Way { to, node, is_outer: true });
+            paths.push(ServicePath { to, node, is_outer: true });
         }
         let external = self.external.socket(family, PORTS[to.index]);
         // The route of the external client leads to node-a.
-        ways.push(Way { to: external, node: asker.node.unwrap_or(0), is_outer: true });
-        Ok(ways)
+        paths.push(ServicePath { to: external, node: asker.node.unwrap_or(0), is_outer: true });
+        Ok(paths)
     }
 
     /// The source address that the backend sees (contract 3.3, ADR 0011).
     pub(crate) fn source(
         &self,
         asker: Asker<'_>,
-        way: Way,
+        path: ServicePath,
         served: &Served,
         family: Family,
     ) -> Result<IpAddr> {
-        let is_here = served.node == way.node;
+        let is_here = served.node == path.node;
         let is_masqueraded = if self.is_as_kube_proxy {
             // A packet to a process of the translating node does not pass POSTROUTING.
-            way.is_outer && !(is_here && served.is_host)
+            path.is_outer && !(is_here && served.is_host)
         } else {
             // Without masquerade, the answer would not return through the node that translates.
-            asker.node != Some(way.node) && !is_here
+            asker.node != Some(path.node) && !is_here
         };
         if is_masqueraded {
-            return self.towards(way.node, served, family);
+            return self.towards(path.node, served, family);
         }
         match asker.node.filter(|_| asker.is_host) {
             Some(node) => self.towards(node, served, family),

@@ -10,7 +10,7 @@ const REFERENCES: [&str; 4] = ["empty", "parse", "look_up", "translate"];
 
 /// A variant compared with a reference program of the same rounds.
 #[derive(Debug)]
-struct Beside {
+struct Comparison {
     program: &'static str,
     /// The time of our program divided by that of the reference.
     ratio: Figure,
@@ -24,7 +24,7 @@ pub(super) struct Measured {
     label: Label,
     bytes: usize,
     nanoseconds: Figure,
-    beside: Vec<Beside>,
+    comparisons: Vec<Comparison>,
 }
 
 impl Measured {
@@ -55,16 +55,16 @@ impl Measured {
             rest => rest == Some(suffix),
         };
         let name = |base: &str| references.clone().find(|name| is_it(name, base));
-        let beside = wanted.iter().filter_map(|(base, case, flows)| {
+        let comparisons = wanted.iter().filter_map(|(base, case, flows)| {
             let program = name(base)?;
             let other = find(program, *case, *flows)?;
             // A case that is measured one packet at a time has its own empty program to compare with.
             let empty = if label.case.is_alone() { None } else { empty };
             let (ratio, net) = (own.times(other, None), own.times(other, empty));
-            (program != label.program).then_some(Beside { program, ratio, net })
+            (program != label.program).then_some(Comparison { program, ratio, net })
         });
-        let beside = beside.collect();
-        Self { label, bytes: variant.bytes, nanoseconds: own, beside }
+        let comparisons = comparisons.collect();
+        Self { label, bytes: variant.bytes, nanoseconds: own, comparisons }
     }
 
     /// The rows for `results.json`. Only ratios to a reference of the same rounds are judged.
@@ -83,7 +83,7 @@ impl Measured {
         ];
         let is_ours = !REFERENCES.iter().any(|name| program.starts_with(name));
         let mut rows = vec![Row::new(&labels, ("time", "ns"), &self.nanoseconds)];
-        for Beside { program, ratio, net } in &self.beside {
+        for Comparison { program, ratio, net } in &self.comparisons {
             let ratio_to = format!("ratio to {program}");
             rows.push(Row::new(&labels, (&ratio_to, "x"), ratio).judged(is_ours));
             let net_to = format!("net ratio to {program}");
@@ -161,14 +161,15 @@ impl Packets {
             let Spread { median, low, high } = nanoseconds.spread();
             put(format!(" {median:.0} ({low:.0}-{high:.0}) |"));
         }
-        for (index, beside) in first.beside.iter().enumerate() {
-            let others = || self.rows.iter().filter(same).filter_map(|row| row.beside.get(index));
-            let list = |pick: fn(&Beside) -> f64| {
+        for (index, comparison) in first.comparisons.iter().enumerate() {
+            let others =
+                || self.rows.iter().filter(same).filter_map(|row| row.comparisons.get(index));
+            let list = |pick: fn(&Comparison) -> f64| {
                 others().map(|other| format!("{:.2}", pick(other))).collect::<Vec<_>>().join(" ")
             };
             let (ratios, nets) =
                 (list(|one| one.ratio.spread().median), list(|one| one.net.spread().median));
-            put(format!(" `{}`: {ratios}; net {nets} ", beside.program));
+            put(format!(" `{}`: {ratios}; net {nets} ", comparison.program));
         }
         put(" |\n".to_owned());
     }

@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::{Endpoint, Port};
 use lb_common::event::{Hook, PassReason, Translation, Verdict};
 use lb_common::fake::{Fake, Step, at};
-use lb_common::flow::{Flow, FlowKey, Kind as Half, Shown, Side, Tuple};
+use lb_common::flow::{Flow, FlowKey, Kind as FlowKind, Shown, Side, Tuple};
 use lb_common::service::{Backend, Flags, Frontend, Service, ServiceId};
 use lb_tests::differential::{Kernel, bpf};
 use lb_tests::topology::Family;
@@ -87,7 +87,7 @@ fn entry(
     flow.backend = if position.is_multiple_of(2) { 2 } else { 1 };
     flow.epoch = node.backends.get(flow.backend as usize).map_or(0, |row: &Backend| row.epoch);
     (flow.shown, flow.flags) = (Shown::ESTABLISHED, Flow::PROTECTED);
-    if matches!(what, Half::REPLY | Half::UNMASQUERADE) {
+    if matches!(what, FlowKind::REPLY | FlowKind::UNMASQUERADE) {
         flow.flags |= Flow::ANSWER;
     }
     let key = FlowKey::new(now, kind.protocol(), side);

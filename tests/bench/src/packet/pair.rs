@@ -3,7 +3,7 @@
 use lb_common::addr::Endpoint;
 use lb_common::event::{Hook, Translation};
 use lb_common::fake::at;
-use lb_common::flow::{Kind as Half, Side};
+use lb_common::flow::{Kind as FlowKind, Side};
 use lb_tests::topology::Family;
 
 use super::ring::{self, MANY};
@@ -79,12 +79,12 @@ impl Pair {
     }
 
     /// The kind of flow entry for packets in this direction, and the translation that they get.
-    pub(super) fn translation(self, side: Side) -> (Half, Translation) {
+    pub(super) fn translation(self, side: Side) -> (FlowKind, Translation) {
         match (self.of == Of::Remote, side == Side::EGRESS) {
-            (false, false) => (Half::FORWARD, Translation::Forward),
-            (false, true) => (Half::REPLY, Translation::Reply),
-            (true, true) => (Half::MASQUERADE, Translation::Masquerade),
-            (true, false) => (Half::UNMASQUERADE, Translation::Unmasquerade),
+            (false, false) => (FlowKind::FORWARD, Translation::Forward),
+            (false, true) => (FlowKind::REPLY, Translation::Reply),
+            (true, true) => (FlowKind::MASQUERADE, Translation::Masquerade),
+            (true, false) => (FlowKind::UNMASQUERADE, Translation::Unmasquerade),
         }
     }
 

@@ -12,7 +12,7 @@ use lb_common::fake::world::{
     REMOTE6,
 };
 use lb_common::fake::{self, Datagram, Fake, Step, at};
-use lb_common::flow::{Kind as Half, Side};
+use lb_common::flow::{Kind as FlowKind, Side};
 use lb_common::service::{Flags, Frontend, Service};
 use lb_tests::differential::Kernel;
 use lb_tests::topology::Family;
@@ -149,7 +149,7 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
     }
     let entries = node.all_flows();
     let is_out = entries.iter().any(|(key, flow)| {
-        key.side == Side::EGRESS && flow.kind == Half::MASQUERADE && flow.to.source == asked.ip
+        key.side == Side::EGRESS && flow.kind == FlowKind::MASQUERADE && flow.to.source == asked.ip
     });
     ensure!(is_out, "the connection has no way out of the node");
     Ok((node, ring::packet(client, asked, kind, false).build()))

@@ -14,8 +14,8 @@ use lb_tests::topology::Family;
 use super::super::figures::Figure;
 use super::super::results::Row;
 use super::generator::Operation;
+use super::proxy_kind::{Agent, Question, Route};
 use super::site::{Services, Site};
-use super::way::{Agent, Question, Route};
 
 /// The number of measurements of each mode.
 const TURNS: usize = 5;
@@ -68,9 +68,9 @@ pub(super) fn count(
     for (route, operation) in COUNTED {
         let question = Question { route, operation, family: Family::V4 };
         let has_programs = |site: &&Site| {
-            matches!(site.way.agent(), Agent::Ours(_) | Agent::Minimal { .. })
-                && site.way.serves(route)
-                && number <= site.way.most_services()
+            matches!(site.kind.agent(), Agent::Ours(_) | Agent::Minimal { .. })
+                && site.kind.serves(route)
+                && number <= site.kind.most_services()
         };
         for site in sites.iter().filter(has_programs).filter(|_| wants(question)) {
             let mut figures: BTreeMap<String, Figures> = BTreeMap::new();
@@ -79,7 +79,7 @@ pub(super) fn count(
                     figures.entry(name).or_default().add(work);
                 }
             }
-            rows.extend(of_way(site, question, number, &figures));
+            rows.extend(rows_of(site, question, number, &figures));
         }
     }
     Ok(rows)
@@ -121,7 +121,7 @@ impl Figures {
     }
 }
 
-fn of_way(
+fn rows_of(
     site: &Site,
     Question { route, operation, family }: Question,
     services: u32,
@@ -131,7 +131,7 @@ fn of_way(
     let mut rows = Vec::new();
     for (name, figures) in figures {
         let mut labels = vec![
-            ("way", site.way.name()),
+            ("way", site.kind.name()),
             ("route", route.name()),
             ("operation", operation.name()),
             ("family", family.name()),

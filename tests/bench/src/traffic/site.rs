@@ -20,7 +20,7 @@ use lb_tests::wait::wait_until_ok;
 use super::super::proxy::Proxy;
 use super::generator::{Count, Operation};
 use super::minimal::Minimal;
-use super::way::{self, Question, Route, Way};
+use super::proxy_kind::{self, ProxyKind, Question, Route};
 use crate::api_relay;
 
 /// The deadline for the first answer of a server.
@@ -39,32 +39,32 @@ pub(super) struct Services {
 
 /// A cluster whose Services are served in one mode.
 pub(super) struct Site {
-    pub(super) way: Way,
+    pub(super) kind: ProxyKind,
     // Dropped before the namespaces that they live in.
     servers: Vec<Program>,
-    relay: Option<Program>,
+    api_relay: Option<Program>,
     minimal: Option<Minimal>,
     rig: Rig,
 }
 
 impl Site {
     /// Builds the namespaces, without a proxy yet.
-    pub(super) fn build(way: Way, shape: Shape) -> Result<Self> {
+    pub(super) fn build(kind: ProxyKind, shape: Shape) -> Result<Self> {
         let builder = Topology::builder(shape);
         let builder =
-            if way.has_whole_checksums() { builder.without_checksum_offload() } else { builder };
-        Self::around(way, Rig::build(builder)?)
+            if kind.has_whole_checksums() { builder.without_checksum_offload() } else { builder };
+        Self::around(kind, Rig::build(builder)?)
     }
 
     /// Uses existing namespaces.
-    pub(super) fn around(way: Way, rig: Rig) -> Result<Self> {
+    pub(super) fn around(kind: ProxyKind, rig: Rig) -> Result<Self> {
         same_hops(&rig)?;
-        Ok(Self { way, servers: Vec::new(), relay: None, minimal: None, rig })
+        Ok(Self { kind, servers: Vec::new(), api_relay: None, minimal: None, rig })
     }
 
     /// Lets the nodes reach an API server that lives in another site, under its address there.
     pub(super) fn reach(&mut self, api_server: SocketAddr, netns: &str) -> Result<()> {
-        self.relay = Some(api_relay::start(self.rig.topology(), api_server, netns)?);
+        self.api_relay = Some(api_relay::start(self.rig.topology(), api_server, netns)?);
         Ok(())
     }
 
@@ -75,7 +75,7 @@ impl Site {
 
     /// Attaches the programs that serve one `ClusterIP`, if this is the mode of the site.
     pub(super) fn attach(&mut self, object: &Path, services: &Services) -> Result<()> {
-        let way::Agent::Minimal { through_stack } = self.way.agent() else { return Ok(()) };
+        let proxy_kind::Agent::Minimal { through_stack } = self.kind.agent() else { return Ok(()) };
         let frontend = |family| services.far.cluster_ip(family);
         self.minimal = Some(Minimal::attach(&self.rig, object, frontend, through_stack)?);
         for (family, protocol) in matrix() {
@@ -109,10 +109,12 @@ impl Site {
     }
 
     fn start(&self, node: &Node, kubeconfig: &Path) -> Result<Option<Proxy>> {
-        match self.way.agent() {
-            way::Agent::None | way::Agent::Minimal { .. } => Ok(None),
-            way::Agent::KubeProxy(mode) => Proxy::kube_proxy(node, kubeconfig, mode).map(Some),
-            way::Agent::Ours(settings) => {
+        match self.kind.agent() {
+            proxy_kind::Agent::None | proxy_kind::Agent::Minimal { .. } => Ok(None),
+            proxy_kind::Agent::KubeProxy(mode) => {
+                Proxy::kube_proxy(node, kubeconfig, mode).map(Some)
+            }
+            proxy_kind::Agent::Ours(settings) => {
                 let flag = self.rig.configuration(settings)?;
                 Proxy::ours(node, kubeconfig, &[&flag]).map(Some)
             }
@@ -139,8 +141,10 @@ impl Site {
     /// Replaces the servers of the tests by the servers of the benchmark.
     pub(super) fn serve(&mut self, services: &Services) -> Result<()> {
         self.servers = vec![serve(self.rig.pod(0, 1)?)?, serve(self.rig.pod(1, 0)?)?];
-        for question in way::questions(true).into_iter().filter(|it| self.way.serves(it.route)) {
-            let what = format!("{} answers {question:?}", self.way.name());
+        for question in
+            proxy_kind::questions(true).into_iter().filter(|it| self.kind.serves(it.route))
+        {
+            let what = format!("{} answers {question:?}", self.kind.name());
             let ask = || self.measure(question, services, Duration::from_millis(5)).map(drop);
             wait_until_ok(START, &what, ask)?;
         }
@@ -178,7 +182,7 @@ impl Site {
         command.args(["traffic-ask", question.operation.name(), &to.to_string()]);
         command.arg(time.as_millis().to_string());
         let said = run(&mut command, "")
-            .with_context(|| format!("{}, {question:?}, {to}", self.way.name()))?;
+            .with_context(|| format!("{}, {question:?}, {to}", self.kind.name()))?;
         serde_json::from_str(&said).with_context(|| format!("the generator said {said}"))
     }
 
@@ -191,8 +195,8 @@ impl Site {
             }
             Route::PortNear => (&services.near, self.rig.pod(0, 1)?),
         };
-        match (self.way.agent(), route) {
-            (way::Agent::None, _) | (_, Route::Loopback) => {
+        match (self.kind.agent(), route) {
+            (proxy_kind::Agent::None, _) | (_, Route::Loopback) => {
                 Ok(backend.addresses().socket(family, TARGET))
             }
             (_, Route::PodFar) => Ok(service.cluster_ip(family)),

@@ -12,15 +12,15 @@ use super::super::figures::Figure;
 use super::super::load::{self, Usage};
 use super::super::results::Row;
 use super::generator::Count;
+use super::proxy_kind::{ProxyKind, Question, Route};
 use super::site::{Services, Site};
-use super::way::{Question, Route, Way};
 
 /// A turn counts only if the rate of plain routing at its end differs by at most this share from the rate at its start.
 const CALM: f64 = 0.15;
 
 /// One measurement of every mode.
 struct Turn {
-    counts: Vec<(Way, Count)>,
+    counts: Vec<(ProxyKind, Count)>,
     /// The second measurement of plain routing, at the end of the turn.
     again: Count,
     is_calm: bool,
@@ -62,11 +62,11 @@ impl Series {
     fn turn(&self, sites: &[Site], services: &Services, time: Duration) -> Result<Turn> {
         let before = Usage::now()?;
         let serves = |site: &&Site| {
-            site.way.serves(self.question.route) && self.services <= site.way.most_services()
+            site.kind.serves(self.question.route) && self.services <= site.kind.most_services()
         };
         let mut counts = Vec::new();
         for site in sites.iter().filter(serves) {
-            counts.push((site.way, site.measure(self.question, services, time)?));
+            counts.push((site.kind, site.measure(self.question, services, time)?));
         }
         let (plain, first) = match (sites.first(), counts.first()) {
             (Some(plain), Some((_, first))) => (plain, *first),
@@ -85,9 +85,9 @@ impl Series {
         let counted: Vec<&Turn> =
             self.turns.iter().filter(|turn| turn.is_calm || !is_enough).collect();
         let mut rows = Vec::new();
-        let ways = counted.first().into_iter().flat_map(|turn| &turn.counts);
-        for (way, _) in ways {
-            rows.extend(self.of_way(*way, &counted));
+        let kinds = counted.first().into_iter().flat_map(|turn| &turn.counts);
+        for (kind, _) in kinds {
+            rows.extend(self.rows_of(*kind, &counted));
         }
         for row in &mut rows {
             row.dropped = if is_enough { dropped } else { 0 };
@@ -96,10 +96,10 @@ impl Series {
         rows
     }
 
-    fn of_way(&self, way: Way, turns: &[&Turn]) -> Vec<Row> {
+    fn rows_of(&self, kind: ProxyKind, turns: &[&Turn]) -> Vec<Row> {
         let Question { route, operation, family } = self.question;
         let services = self.services.to_string();
-        let name = if route == Route::Loopback { "generator" } else { way.name() };
+        let name = if route == Route::Loopback { "generator" } else { kind.name() };
         let labels = [
             ("way", name),
             ("route", route.name()),
@@ -107,18 +107,19 @@ impl Series {
             ("family", family.name()),
             ("services", &services),
         ];
-        let find = |turn: &Turn, way: Way| {
-            turn.counts.iter().find(|(other, _)| *other == way).map(|(_, count)| *count)
+        let find = |turn: &Turn, kind: ProxyKind| {
+            turn.counts.iter().find(|(other, _)| *other == kind).map(|(_, count)| *count)
         };
-        let counts: Vec<Count> = turns.iter().filter_map(|turn| find(turn, way)).collect();
+        let counts: Vec<Count> = turns.iter().filter_map(|turn| find(turn, kind)).collect();
         let figure = |pick: &dyn Fn(&Count) -> f64| counts.iter().map(pick).collect::<Figure>();
         let (unit, cpu) = operation.units();
         let rate = Row::new(&labels, ("rate", unit), &figure(&|count| count.rate));
         let mut rows = vec![rate.more_is_better()];
         if route != Route::Loopback {
-            let ratios = turns.iter().filter_map(|turn| ratio(turn, way, find)).collect::<Figure>();
+            let ratios =
+                turns.iter().filter_map(|turn| ratio(turn, kind, find)).collect::<Figure>();
             let row = Row::new(&labels, ("ratio", "x plain routing"), &ratios);
-            rows.push(row.more_is_better().judged(way.is_ours()));
+            rows.push(row.more_is_better().judged(kind.is_ours()));
         }
         for (index, percent) in [50, 90, 99].into_iter().enumerate() {
             let pick = |count: &Count| Some(count.latency?.get(index).copied().unwrap_or_default());
@@ -135,19 +136,23 @@ impl Series {
 /// The ratio to plain routing of the same turn. Plain routing counts with the mean of its two measurements, because the
 /// machine drifts. The ratio of plain routing itself is its drift within a turn: the noise, below which a difference
 /// means nothing.
-fn ratio(turn: &Turn, way: Way, find: impl Fn(&Turn, Way) -> Option<Count>) -> Option<f64> {
-    let rate = find(turn, way)?.rate;
-    let plain = find(turn, way.plain())?.rate;
-    Some(match way {
-        Way::Plain => turn.again.rate / rate,
-        Way::PlainWhole | Way::OursXdp => rate / plain,
-        Way::Nftables
-        | Way::Iptables
-        | Way::Ours
-        | Way::OursStack
-        | Way::OursSockets
-        | Way::Minimal
-        | Way::MinimalStack => rate / f64::midpoint(plain, turn.again.rate),
+fn ratio(
+    turn: &Turn,
+    kind: ProxyKind,
+    find: impl Fn(&Turn, ProxyKind) -> Option<Count>,
+) -> Option<f64> {
+    let rate = find(turn, kind)?.rate;
+    let plain = find(turn, kind.plain())?.rate;
+    Some(match kind {
+        ProxyKind::Plain => turn.again.rate / rate,
+        ProxyKind::PlainWhole | ProxyKind::OursXdp => rate / plain,
+        ProxyKind::Nftables
+        | ProxyKind::Iptables
+        | ProxyKind::Ours
+        | ProxyKind::OursStack
+        | ProxyKind::OursSockets
+        | ProxyKind::Minimal
+        | ProxyKind::MinimalStack => rate / f64::midpoint(plain, turn.again.rate),
     })
 }
 
@@ -160,7 +165,7 @@ mod tests {
     fn turn(ours: f64, is_calm: bool) -> Turn {
         let count =
             |rate| Count { rate, latency: Some([1.0, 2.0, 3.0]), cpu: 4.0, lost: 0, operations: 0 };
-        let counts = vec![(Way::Plain, count(90.0)), (Way::Ours, count(ours))];
+        let counts = vec![(ProxyKind::Plain, count(90.0)), (ProxyKind::Ours, count(ours))];
         Turn { counts, again: count(110.0), is_calm }
     }
 

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::netns::Netns;
 
 /// A translation: the address of the frontend, and the backend to which the rules send its packets.
-pub type Way = (SocketAddr, SocketAddr);
+pub type Translation = (SocketAddr, SocketAddr);
 
 /// The tools of mode iptables, one for each family.
 const TOOLS: [&str; 2] = ["iptables-nft", "ip6tables-nft"];
@@ -45,8 +45,8 @@ const SHARED: [&str; 4] = [
 ];
 
 /// Writes tables with this name, one for each family, which apply these translations.
-pub fn write(node: &Netns, table: &str, ways: &[Way]) -> Result<()> {
-    ways.iter().try_for_each(|(asked, to)| {
+pub fn write(node: &Netns, table: &str, translations: &[Translation]) -> Result<()> {
+    translations.iter().try_for_each(|(asked, to)| {
         let (family, asked) = (family(asked), asked.ip());
         let serve =
             |protocol| format!("{family} daddr {asked} meta l4proto {protocol} dnat to {to}");

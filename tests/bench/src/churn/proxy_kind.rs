@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_mins(5);
 
 /// A proxy that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ProxyKind {
     /// The agent that `LB_AGENT` names.
     Ours,
     /// kube-proxy in mode nftables, with its default settings.
@@ -40,7 +40,7 @@ pub(super) struct Memory {
     pub(super) maps: Option<u64>,
 }
 
-impl Way {
+impl ProxyKind {
     /// All proxies, in the order of a round.
     pub(super) const ALL: [Self; 2] = [Self::Ours, Self::Nftables];
 

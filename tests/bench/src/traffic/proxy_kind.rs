@@ -7,7 +7,7 @@ use super::generator::Operation;
 
 /// A mode of serving Services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum ProxyKind {
     /// No proxy: the client addresses the backend itself, over the same hops.
     Plain,
     /// kube-proxy in mode nftables, with its default settings.
@@ -24,7 +24,7 @@ pub(super) enum Way {
     Minimal,
     /// The smallest tc programs for one `ClusterIP`, with every packet through the stack.
     MinimalStack,
-    /// No proxy, and all members send complete checksums as over a physical wire: the reference of [`Way::OursXdp`].
+    /// No proxy, and all members send complete checksums as over a physical wire: the reference of [`ProxyKind::OursXdp`].
     PlainWhole,
     /// Our agent with XDP on the external interfaces. XDP leaves packets with a partial checksum to tc, so all members
     /// send complete checksums.
@@ -46,7 +46,7 @@ pub(super) enum Agent {
     },
 }
 
-impl Way {
+impl ProxyKind {
     /// All modes, in the order of a turn.
     pub(super) const ALL: [Self; 10] = [
         Self::Plain,
@@ -216,10 +216,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_but_the_plain_ones_is_beside_a_plain_one_on_each_of_its_routes() {
-        for way in Way::ALL {
-            for route in Route::ALL.into_iter().filter(|route| way.serves(*route)) {
-                assert!(way.plain().serves(route), "{way:?} {route:?}");
+    fn every_kind_but_the_plain_ones_is_beside_a_plain_one_on_each_of_its_routes() {
+        for kind in ProxyKind::ALL {
+            for route in Route::ALL.into_iter().filter(|route| kind.serves(*route)) {
+                assert!(kind.plain().serves(route), "{kind:?} {route:?}");
             }
         }
     }
