@@ -78,7 +78,7 @@ impl StateFile {
     }
 
     fn read_file(file: &Path) -> Self {
-        let added = Journal::beside(file).read();
+        let added = Journal::next_to(file).read();
         let text = fs::read_to_string(file).unwrap_or_default();
         let mut state: Self = serde_json::from_str(&text).unwrap_or_default();
         state.names.extend(added);
@@ -111,7 +111,7 @@ mod tests {
         let file = directory.path().join("state.json");
         let added = AtomicU32::new(0);
         let write = || {
-            let journal = Journal::beside(&file);
+            let journal = Journal::next_to(&file);
             let mut state = StateFile::default();
             for id in 1..=ROUNDS {
                 let name = format!("default/late-{id}");

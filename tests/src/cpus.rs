@@ -32,7 +32,7 @@ pub fn nice(value: i32) -> Result<()> {
 }
 
 /// Runs `work` while this number of threads of nice value 0 compute.
-pub fn beside_busy<T>(threads: usize, work: impl FnOnce() -> T) -> T {
+pub fn while_busy<T>(threads: usize, work: impl FnOnce() -> T) -> T {
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..threads {

@@ -13,7 +13,7 @@ use anyhow::{Result, anyhow, ensure};
 use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
-use crate::cpus::beside_busy;
+use crate::cpus::while_busy;
 use crate::netns::Netns;
 use crate::topology::{Node, Shape, address};
 use crate::wait;
@@ -65,7 +65,7 @@ impl Trial {
     pub fn run(&self, node: &Node, service: [SocketAddr; 2]) -> Result<Ledger> {
         let next = AtomicU8::new(0);
         let come = || self.come_in_turn(&next, node, service);
-        let ended: Vec<_> = beside_busy(self.busy, || {
+        let ended: Vec<_> = while_busy(self.busy, || {
             thread::scope(|scope| {
                 let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(come)).collect();
                 threads.into_iter().map(ScopedJoinHandle::join).collect()

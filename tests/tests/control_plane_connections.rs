@@ -107,10 +107,10 @@ fn change_is_seen_soon_after_packets_were_dropped_for_long() -> Result<()> {
     wait::pass(long.saturating_sub(began.elapsed()));
     cluster.endpoints(&other, &[rig.pod(1, 1)?])?;
     nodes.into_iter().try_for_each(unfilter)?;
-    let [took, beside] = both_follow(&cluster, &other, "pod-b2")?;
+    let [took, of_kube_proxy] = both_follow(&cluster, &other, "pod-b2")?;
     cluster.endpoints(&other, &[rig.pod(0, 1)?])?;
     let [usual, _] = both_follow(&cluster, &other, "pod-a2")?;
-    campaign::figure("the same of kube-proxy", format!("{:.1}", beside.as_secs_f64()), "s");
+    campaign::figure("the same of kube-proxy", format!("{:.1}", of_kube_proxy.as_secs_f64()), "s");
     is_soon("packets were dropped", took, usual)?;
     for load in loads {
         drop(load?.finish_without_loss()?);

@@ -99,7 +99,7 @@ fn new_connections_get_no_port_of_a_flow_while_it_drains() -> Result<()> {
     agent.stop()?;
     let command = ["cleanup", "--drain", "--after-rules"];
     let log = node.directory().join("drain.log");
-    let drain = agent.beside(&command, &log)?;
+    let drain = agent.start_command(&command, &log)?;
     wait_until_ok(SOON, "flows are reserved", || {
         let said = fs::read_to_string(&log).unwrap_or_default();
         ensure!(said.contains("every flow is reserved"), "{said}");

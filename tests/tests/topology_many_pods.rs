@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::Agent;
 use lb_tests::campaign;
-use lb_tests::cpus::{beside_busy, nice};
+use lb_tests::cpus::{nice, while_busy};
 use lb_tests::manifest::Service;
 use lb_tests::netns::Netns;
 use lb_tests::programs;
@@ -40,12 +40,12 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     let (each, loads) = campaign::size((60, &[0][..]), (200, &[0, 2]));
     let (mut pods, cpus) = (0, thread::available_parallelism()?.get());
     let at_start = campaign::size(0, cpus);
-    let without = beside_busy(at_start, || started_anew(&mut agent))?;
+    let without = while_busy(at_start, || started_anew(&mut agent))?;
     for busy in loads.iter().map(|per_cpu| per_cpu * cpus) {
-        beside_busy(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
+        while_busy(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
         pods += each;
     }
-    beside_busy(at_start, || {
+    while_busy(at_start, || {
         add(&rig, &peers, pods..ALL)?;
         let qdiscs = qdiscs(&peers)?;
         let began = Instant::now();

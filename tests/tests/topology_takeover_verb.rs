@@ -122,7 +122,8 @@ fn connections_are_counted_down_also_by_an_agent_that_starts_again() -> Result<(
     }
 
     ends_with(&agent, &["takeover", "--wait", "--timeout", "1"], (1, &left(ALL, "none")))?;
-    let mut waiting = agent.beside(&["takeover", "--wait"], &node.directory().join("takeover"))?;
+    let mut waiting =
+        agent.start_command(&["takeover", "--wait"], &node.directory().join("takeover"))?;
     let says = |waiting: &Program, count| {
         wait_until_ok(SOON, "the count goes down", || {
             let (said, line) = (waiting.log_end(ALL), left(count, "none"));

@@ -11,6 +11,7 @@ use clap::{Parser, Subcommand};
 mod bench;
 mod check;
 mod demo;
+mod differential;
 #[cfg(test)]
 mod documents;
 mod image;
@@ -24,7 +25,6 @@ mod setup;
 mod shell;
 mod step;
 mod test;
-mod twin;
 mod workspace;
 
 /// Development commands of this repository.
@@ -55,12 +55,12 @@ enum Command {
     /// Compare verifier cost and size of each program with tests/budget.toml (cold 6 min, warm 2 s)
     ///
     /// Loads every program, attaches none. Needs root.
-    Verify(twin::Verify),
+    Verify(differential::Verify),
     /// Run random packets through the programs in the kernel and through the same code on the host (cold 6 min, warm 10
     /// s)
     ///
     /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
-    FuzzTwin(twin::Fuzz),
+    FuzzDifferential(differential::Fuzz),
     /// Mutation test of the data path: does a host test detect each small change? (cold 25 min, warm 20 min)
     ///
     /// Mutants that no test can detect are listed with a reason in .cargo/mutants.toml; figures are in docs/proofs.md.
@@ -92,8 +92,8 @@ fn main() -> ExitCode {
         Command::Check => check::run(),
         Command::Test(options) => test::run(&options),
         Command::Prove(options) => prove::run(&options),
-        Command::Verify(options) => twin::verify(&options),
-        Command::FuzzTwin(options) => twin::fuzz(&options),
+        Command::Verify(options) => differential::verify(&options),
+        Command::FuzzDifferential(options) => differential::fuzz(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Bench(bench) => bench::run(&bench),
         Command::Demo(options) => demo::run(&options),

@@ -12,16 +12,16 @@ use anyhow::{Result, ensure};
 use clap::Args;
 
 use crate::step::step;
-use crate::{check, image, setup, shell, twin, workspace};
+use crate::{check, differential, image, setup, shell, workspace};
 
 mod attempt;
 pub(crate) mod binaries;
 mod budget;
 mod events;
 mod junit;
-mod lanes;
 mod limit;
 mod machine;
+mod parallel;
 mod picture;
 mod report;
 #[cfg(test)]
@@ -73,7 +73,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     shell::build(&["--workspace", "--all-targets"])?;
     check::tests().inspect_err(|_| said_by_nextest())?;
     step("arm64", "cold 2 min, warm 1 s", image::check_arm64)?;
-    twin::compare(false)?;
+    differential::compare(false)?;
     image()?;
     let binaries =
         step("build of the tests with root", "cold 1 min, warm 1 s", || binaries::built(&["*"]))?;
@@ -88,14 +88,14 @@ fn with_root(
     binaries: &[binaries::Binary],
 ) -> Result<()> {
     let threads = threads();
-    let lanes = lanes::Lanes {
+    let run = parallel::ParallelRun {
         count: options.lanes.into(),
         threads: threads.as_deref(),
         logs: &workspace::target().join("test-logs"),
         budget,
         times: &budget::times(),
     };
-    let mut report = lanes.run(binaries)?;
+    let mut report = run.run(binaries)?;
     let nextest = check::junit();
     report.without_root = junit::numbers(&nextest).unwrap_or_default();
     budget::keep(&report.times())?;

@@ -93,15 +93,15 @@ impl Files {
 
     /// Writes a file that only its owner may read: whole or, after a crash, not at all.
     fn write(&self, name: &str, content: &[u8]) -> Result<(), Error> {
-        let (path, beside) = (self.path(name), self.path(&format!("{name}.new")));
+        let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
         let write = || -> std::io::Result<()> {
             let mut options = fs::OpenOptions::new();
             let _: &mut _ = options.write(true).create(true).truncate(true).mode(0o600);
-            let mut file = options.open(&beside)?;
+            let mut file = options.open(&new)?;
             file.write_all(content)?;
             // Before the rename, or a crash could leave an empty file under the final name.
             file.sync_all()?;
-            fs::rename(&beside, &path)
+            fs::rename(&new, &path)
         };
         write().map_err(|cause| Error::File { path: path.display().to_string(), cause })
     }

@@ -21,14 +21,14 @@ use super::view::View;
 
 /// Returns the problems for operators. `networks`, those of Services, is only called if routes matter.
 pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
-    let has_routes = view.hidden.iter().any(|hidden| hidden.beside.is_some());
+    let has_routes = view.hidden.iter().any(|hidden| hidden.pod_routes.is_some());
     let networks = if has_routes { networks() } else { BTreeSet::new() };
     let leads = |hidden: &&Hidden| {
         let leads_to = |routes: &Routes| networks.iter().any(|network| routes.lead_to(network));
-        hidden.beside.as_ref().is_none_or(leads_to)
+        hidden.pod_routes.as_ref().is_none_or(leads_to)
     };
     let problem = |hidden: &Hidden| {
-        let Hidden { name, namespace, reason, beside } = hidden;
+        let Hidden { name, namespace, reason, pod_routes } = hidden;
         let name_of =
             |index: u32| view.links.get(&index).map_or("an interface that is gone", |it| &it.name);
         let kind = match *reason {
@@ -42,7 +42,7 @@ pub fn problems(view: &View, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<
                 );
             }
         };
-        let (cause, remedy) = match beside {
+        let (cause, remedy) = match pod_routes {
             None => ("its packets bypass", "give the pod a veth or a netkit in mode l2"),
             Some(_) => (
                 "the pod's route to Services uses it and bypasses",

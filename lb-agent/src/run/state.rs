@@ -61,7 +61,7 @@ impl State {
     pub(super) fn at(bpf_dir: &Path, node: &str, view: ViewHealth) -> Self {
         let (path, node) = (state_file(bpf_dir), node.to_owned());
         Self {
-            names: Journal::beside(&path),
+            names: Journal::next_to(&path),
             path,
             node,
             view,

@@ -18,7 +18,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    pub(crate) fn beside(state: &Path) -> Self {
+    pub(crate) fn next_to(state: &Path) -> Self {
         let file = |name| state.with_file_name(name);
         Self { new: file("names"), before: file("names-before") }
     }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn a_name_is_read_from_when_it_came_until_the_state_has_it() {
         let directory = tempfile::tempdir().unwrap();
-        let names = Journal::beside(&directory.path().join("deep/state.json"));
+        let names = Journal::next_to(&directory.path().join("deep/state.json"));
         let read = || {
             let mut all = BTreeMap::from([(1, "old".to_owned())]);
             all.extend(names.read());

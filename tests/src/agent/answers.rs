@@ -163,7 +163,7 @@ impl Agent {
     }
 
     /// Starts another command of the agent; its output is appended to the file `log`.
-    pub fn beside(&self, arguments: &[&str], log: &Path) -> Result<Program> {
+    pub fn start_command(&self, arguments: &[&str], log: &Path) -> Result<Program> {
         Program::spawn("a command of lb-agent", self.prepared(arguments)?, log)
     }
 

@@ -26,7 +26,7 @@ impl Drain {
     /// Starts the command, and returns when netfilter knows all flows.
     pub(crate) fn start(agent: &Agent, node: &Node) -> Result<Self> {
         let log = node.directory().join("drain.log");
-        let program = agent.beside(&["cleanup", "--drain", "--after-rules"], &log)?;
+        let program = agent.start_command(&["cleanup", "--drain", "--after-rules"], &log)?;
         let drain = Self { program, log };
         wait_until_ok(SOON, "every flow is reserved", || {
             let said = drain.said()?;

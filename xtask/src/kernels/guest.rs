@@ -104,7 +104,7 @@ impl<'a> Guest<'a> {
             }
         }
         let built = workspace::target().join("debug");
-        for name in ["lb-agent", "lb-test-twin", "lb-test-peer"] {
+        for name in ["lb-agent", "lb-test-differential", "lb-test-peer"] {
             self.program(&built.join(name))?;
         }
         self.tests.iter().try_for_each(|test| self.program(&test.binary.program))
@@ -141,7 +141,7 @@ impl<'a> Guest<'a> {
     }
 
     fn script(&self) -> String {
-        let twin = workspace::target().join("debug/lb-test-twin");
+        let differential = workspace::target().join("debug/lb-test-differential");
         let mut script = format!(
             "#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin:/applets HOME=/\n\
              busybox mount -t proc proc /proc\nbusybox --install -s /applets\nmount -t sysfs sys /sys\nmount -t devtmpfs dev /dev\n\
@@ -149,7 +149,7 @@ impl<'a> Guest<'a> {
              mount -t tmpfs run /run\nip link set lo up\nsh /modules/load\n\
              echo \"{MARK} release $(uname -r)\"\n\
              {} survey\necho \"{MARK} survey $?\"\n",
-            twin.display()
+            differential.display()
         );
         for Test { binary, arguments } in self.tests {
             let lines = format!(

@@ -149,7 +149,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         work: &[Work::Tests(&["two_cpus", "two_cpus_one_flow"])],
     },
     Campaign {
-        name: "twin",
+        name: "differential",
         proves: "kernel and host give equal results for every fixture and 100,000 random packets",
         expected: "3 min",
         work: &[Work::Tests(&["prog_run"])],
@@ -164,7 +164,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         name: "fuzz",
         proves: "kernel and host give equal results for 100,000 packets of another seed",
         expected: "1 min",
-        work: &[Work::Command(&["fuzz-twin", "--packets", "100000", "--seed", "2"])],
+        work: &[Work::Command(&["fuzz-differential", "--packets", "100000", "--seed", "2"])],
     },
     Campaign {
         name: "mutants",
@@ -264,9 +264,9 @@ mod tests {
         let names: BTreeSet<&str> = CAMPAIGNS.iter().map(|campaign| campaign.name).collect();
         assert_eq!(names.len(), CAMPAIGNS.len(), "a name is used twice");
         assert_eq!(chosen(&[]).unwrap().len(), CAMPAIGNS.len());
-        let some = chosen(&["twin".to_owned(), "deny".to_owned()]).unwrap();
-        assert!(some.iter().map(|campaign| campaign.name).eq(["twin", "deny"]));
+        let some = chosen(&["differential".to_owned(), "deny".to_owned()]).unwrap();
+        assert!(some.iter().map(|campaign| campaign.name).eq(["differential", "deny"]));
         let unknown = chosen(&["none".to_owned()]).err().unwrap().to_string();
-        assert!(unknown.contains("twin"), "{unknown}");
+        assert!(unknown.contains("differential"), "{unknown}");
     }
 }

@@ -68,39 +68,43 @@ mod tests {
     fn document(rows: &[(&str, &str)]) -> String {
         let rows: String =
             rows.iter().map(|(name, value)| row(name, value).line() + "\n").collect();
-        format!("# Figures\n\n{HEAD}\n| --- |\n{rows}\nThe end.\n| twin | another table |\n")
+        format!(
+            "# Figures\n\n{HEAD}\n| --- |\n{rows}\nThe end.\n| differential | another table |\n"
+        )
     }
 
     #[test]
     fn rows_of_the_campaign_are_replaced_where_they_are() {
-        let before = document(&[("churn", "1"), ("twin", "2"), ("twin", "3"), ("two", "4")]);
-        let after = rewritten(&before, "twin", &[row("twin", "5")]).unwrap();
-        assert_eq!(after, document(&[("churn", "1"), ("twin", "5"), ("two", "4")]));
+        let before =
+            document(&[("churn", "1"), ("differential", "2"), ("differential", "3"), ("two", "4")]);
+        let after = rewritten(&before, "differential", &[row("differential", "5")]).unwrap();
+        assert_eq!(after, document(&[("churn", "1"), ("differential", "5"), ("two", "4")]));
     }
 
     #[test]
     fn new_campaign_comes_last() {
-        let after = rewritten(&document(&[("twin", "2")]), "churn", &[row("churn", "1")]).unwrap();
-        assert_eq!(after, document(&[("twin", "2"), ("churn", "1")]));
+        let after =
+            rewritten(&document(&[("differential", "2")]), "churn", &[row("churn", "1")]).unwrap();
+        assert_eq!(after, document(&[("differential", "2"), ("churn", "1")]));
         let first = rewritten(&document(&[]), "churn", &[row("churn", "1")]).unwrap();
         assert_eq!(first, document(&[("churn", "1")]));
     }
 
     #[test]
     fn rows_apart_from_each_other_are_replaced_together() {
-        let before = document(&[("twin", "2"), ("churn", "1"), ("twin", "3")]);
-        let after = rewritten(&before, "twin", &[row("twin", "5")]).unwrap();
-        assert_eq!(after, document(&[("twin", "5"), ("churn", "1")]));
+        let before = document(&[("differential", "2"), ("churn", "1"), ("differential", "3")]);
+        let after = rewritten(&before, "differential", &[row("differential", "5")]).unwrap();
+        assert_eq!(after, document(&[("differential", "5"), ("churn", "1")]));
     }
 
     #[test]
     fn bar_does_not_end_a_cell() {
-        assert!(row("twin", "1|2").line().contains("| 1/2 |"));
+        assert!(row("differential", "1|2").line().contains("| 1/2 |"));
     }
 
     #[test]
     fn document_without_a_table_is_refused() {
-        assert!(rewritten("# Figures\n", "twin", &[]).is_err());
-        assert!(rewritten(&format!("{HEAD}\n"), "twin", &[]).is_err());
+        assert!(rewritten("# Figures\n", "differential", &[]).is_err());
+        assert!(rewritten(&format!("{HEAD}\n"), "differential", &[]).is_err());
     }
 }

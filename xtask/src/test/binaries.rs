@@ -43,7 +43,7 @@ pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
 }
 
 /// Returns the path of another binary of the workspace, which was built beside a test program.
-pub(crate) fn beside(binary: &Binary, name: &str) -> PathBuf {
+pub(crate) fn sibling(binary: &Binary, name: &str) -> PathBuf {
     let deps = binary.program.parent().and_then(Path::parent).unwrap_or_else(|| Path::new("/"));
     deps.join(name)
 }

@@ -45,7 +45,7 @@ impl Budget {
     }
 
     /// Whether work that took this number of seconds last time still fits, on a machine with this slowness.
-    pub(super) fn has_room(&self, seconds: f64, slowness: f64) -> bool {
+    pub(super) fn has_time(&self, seconds: f64, slowness: f64) -> bool {
         let needed = Duration::from_secs_f64(seconds * slowness);
         self.longest.is_none_or(|longest| self.spent() + needed <= longest)
     }
@@ -132,10 +132,10 @@ mod tests {
     }
 
     #[test]
-    fn room_counts_the_last_time_and_the_machine() {
+    fn time_left_counts_the_last_time_and_the_machine() {
         let budget = Budget::new(Some(Duration::from_mins(2)));
-        assert!(budget.has_room(100.0, 1.0) && !budget.has_room(100.0, 1.5));
-        assert!(Budget::new(None).has_room(1e6, 8.0));
+        assert!(budget.has_time(100.0, 1.0) && !budget.has_time(100.0, 1.5));
+        assert!(Budget::new(None).has_time(1e6, 8.0));
         assert!((expected(&Times::new(), "new") - UNKNOWN).abs() < f64::EPSILON);
     }
 }

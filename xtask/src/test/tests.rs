@@ -12,7 +12,7 @@ use super::attempt::{Attempt, Run};
 use super::binaries::Binary;
 use super::budget::{Budget, Times};
 use super::events::Outcome;
-use super::lanes::Lanes;
+use super::parallel::ParallelRun;
 use super::report::Report;
 
 /// Shell functions that print events as libtest does.
@@ -31,9 +31,14 @@ fn program(directory: &TempDir, name: &str, body: &str) -> Binary {
     Binary { name: name.to_owned(), program, directory: directory.path().to_owned() }
 }
 
-fn lanes(binaries: &[Binary], directory: &TempDir, times: &Times, budget: Budget) -> Report {
-    let lanes = Lanes { count: 2, threads: None, logs: directory.path(), budget, times };
-    lanes.run(binaries).unwrap()
+fn run_in_parallel(
+    binaries: &[Binary],
+    directory: &TempDir,
+    times: &Times,
+    budget: Budget,
+) -> Report {
+    let run = ParallelRun { count: 2, threads: None, logs: directory.path(), budget, times };
+    run.run(binaries).unwrap()
 }
 
 fn text(report: &Report) -> String {
@@ -65,7 +70,7 @@ fn test_that_hangs_is_ended_with_its_child_and_the_others_have_their_turn() {
     let directory = tempfile::tempdir().unwrap();
     let began = Instant::now();
     let all = [program(&directory, super::limit::HANGING, HANG)];
-    let report = lanes(&all, &directory, &Times::new(), Budget::new(None));
+    let report = run_in_parallel(&all, &directory, &Times::new(), Budget::new(None));
     assert!(began.elapsed() < Duration::from_mins(5));
     let text = text(&report);
     assert!(text.contains("FAILED hanging_example::second, killed: logs "), "{text}");
@@ -78,8 +83,12 @@ fn test_that_hangs_is_ended_with_its_child_and_the_others_have_their_turn() {
 fn test_that_fails_once_is_flaky_and_the_run_is_green() {
     let directory = tempfile::tempdir().unwrap();
     let body = "began one\nif [ -e again ]; then ended one ok; else touch again; ended one failed; exit 101; fi\n";
-    let report =
-        lanes(&[program(&directory, "once", body)], &directory, &Times::new(), Budget::new(None));
+    let report = run_in_parallel(
+        &[program(&directory, "once", body)],
+        &directory,
+        &Times::new(),
+        Budget::new(None),
+    );
     let text = text(&report);
     let logs = ["once.0.log", "once.one.retry.log"].map(|it| directory.path().join(it));
     let [first, second] = logs.each_ref().map(|log| log.display());
@@ -92,8 +101,12 @@ fn test_that_fails_once_is_flaky_and_the_run_is_green() {
 fn test_that_fails_twice_is_red() {
     let directory = tempfile::tempdir().unwrap();
     let body = "began one; ended one failed; exit 101\n";
-    let report =
-        lanes(&[program(&directory, "twice", body)], &directory, &Times::new(), Budget::new(None));
+    let report = run_in_parallel(
+        &[program(&directory, "twice", body)],
+        &directory,
+        &Times::new(),
+        Budget::new(None),
+    );
     let text = text(&report);
     assert!(text.contains("FAILED twice::one: logs "), "{text}");
     assert!(text.ends_with("\n0 passed, 1 failed\n"), "{text}");
@@ -108,7 +121,8 @@ fn file_without_room_in_the_budget_is_named_and_makes_the_run_red() {
         program(&directory, "short", "began one; ended one ok\n"),
     ];
     let times = Times::from([("long".to_owned(), 7200.0), ("short".to_owned(), 0.1)]);
-    let report = lanes(&all, &directory, &times, Budget::new(Some(Duration::from_mins(10))));
+    let report =
+        run_in_parallel(&all, &directory, &times, Budget::new(Some(Duration::from_mins(10))));
     let text = text(&report);
     assert!(text.contains("NOT RUN long: out of time\n"), "{text}");
     assert!(text.ends_with("1 files not run, 1.0 minutes\n1 passed, 0 failed\n"), "{text}");
@@ -120,7 +134,8 @@ fn file_that_runs_when_the_time_is_over_is_ended_and_named() {
     let directory = tempfile::tempdir().unwrap();
     let all = [program(&directory, "long", "began one; sleep 600; ended one ok\n")];
     let times = Times::from([("long".to_owned(), 0.0)]);
-    let report = lanes(&all, &directory, &times, Budget::new(Some(Duration::from_secs(1))));
+    let report =
+        run_in_parallel(&all, &directory, &times, Budget::new(Some(Duration::from_secs(1))));
     let text = text(&report);
     assert!(text.contains("NOT RUN long: out of time\n"), "{text}");
     assert!(!report.is_green());
@@ -146,7 +161,7 @@ fn program_that_dies_in_a_test_is_a_failure_of_that_test() {
     let run = attempt(&binary, &directory.path().join("log"));
     let case = run.cases.first().unwrap();
     assert_eq!((case.name.as_str(), case.outcome, run.is_whole), ("one", Outcome::Failed, false));
-    let report = lanes(&[binary], &directory, &Times::new(), Budget::new(None));
+    let report = run_in_parallel(&[binary], &directory, &Times::new(), Budget::new(None));
     assert!(text(&report).ends_with("\n1 passed, 1 failed\n"), "{}", text(&report));
 }
 
@@ -154,7 +169,7 @@ fn program_that_dies_in_a_test_is_a_failure_of_that_test() {
 fn program_that_fails_outside_of_its_tests_is_not_taken_for_green() {
     let directory = tempfile::tempdir().unwrap();
     let binary = program(&directory, "broken", "echo no such thing >&2; exit 3\n");
-    let report = lanes(&[binary], &directory, &Times::new(), Budget::new(None));
+    let report = run_in_parallel(&[binary], &directory, &Times::new(), Budget::new(None));
     assert!(text(&report).contains("FAILED broken::(program): logs "), "{}", text(&report));
 }
 
@@ -164,8 +179,9 @@ fn program_that_is_not_there_is_named() {
         Binary { name: "gone".into(), program: "/nowhere/gone".into(), directory: "/".into() };
     let directory = tempfile::tempdir().unwrap();
     let (logs, times) = (directory.path(), Times::new());
-    let lanes = Lanes { count: 1, threads: None, logs, budget: Budget::new(None), times: &times };
-    assert_eq!(lanes.run(&[binary]).unwrap_err().to_string(), "tests /nowhere/gone");
+    let run =
+        ParallelRun { count: 1, threads: None, logs, budget: Budget::new(None), times: &times };
+    assert_eq!(run.run(&[binary]).unwrap_err().to_string(), "tests /nowhere/gone");
 }
 
 #[test]

@@ -11,7 +11,7 @@ pub struct Hidden {
     pub namespace: String,
     pub reason: Reason,
     /// Routes of the namespace, if another interface of the pod is served.
-    pub(in crate::node) beside: Option<Routes>,
+    pub(in crate::node) pod_routes: Option<Routes>,
 }
 
 /// The reason why no program serves an interface of a pod. Numbers are interface indices of the host.

@@ -21,8 +21,13 @@ pub(super) fn hidden(view: &View, number: i32, namespace: &str, routes: &[Route]
         };
         // Each netkit in mode l3 is reported: it leads to this host, so its pod expects Services there.
         let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
-        let beside = has_other.then(|| Routes::by(*index, routes));
-        Some(Hidden { name: link.name.clone(), namespace: namespace.to_owned(), reason, beside })
+        let pod_routes = has_other.then(|| Routes::by(*index, routes));
+        Some(Hidden {
+            name: link.name.clone(),
+            namespace: namespace.to_owned(),
+            reason,
+            pod_routes,
+        })
     };
     view.links.iter().filter_map(device).collect()
 }

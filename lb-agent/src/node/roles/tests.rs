@@ -182,7 +182,7 @@ fn a_netkit_in_mode_l3_is_a_problem_once() {
     let problems = unserved(&view, &node());
     assert!(problems.len() == 1 && problems[0].starts_with("interface nk0: "), "{problems:?}");
     let (name, namespace) = ("eth0".to_owned(), "blue".to_owned());
-    view.hidden.push(Hidden { name, namespace, reason: Reason::NetkitL3(11), beside: None });
+    view.hidden.push(Hidden { name, namespace, reason: Reason::NetkitL3(11), pod_routes: None });
     assert!(unserved(&view, &node()).is_empty(), "it is named with its pod");
     view.hidden.clear();
     view.links.get_mut(&11).unwrap().is_up = false;

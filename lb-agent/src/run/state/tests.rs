@@ -9,7 +9,7 @@ fn what_could_not_be_written_is_written_when_it_can_be() {
     let place = directory.path().join("pins");
     let mut state = State::at(Path::new("nowhere"), "node-a", ViewHealth::default());
     state.path = place.join("state.json");
-    state.names = Journal::beside(&state.path);
+    state.names = Journal::next_to(&state.path);
     let reconciler = Reconciler::new(Limits { services: 1, backends: 1, lines: 1, sources: 1 });
     // A file in the place of the directory.
     fs::write(&place, "").unwrap();

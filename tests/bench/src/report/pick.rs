@@ -59,7 +59,7 @@ pub(super) fn values<'a>(rows: &'a [Row], label: &str) -> Vec<&'a str> {
 }
 
 /// The figure of another measure with the labels of `row`.
-pub(super) fn beside(all: &[Row], row: &Row, measure: &str) -> Option<Spread> {
+pub(super) fn of_same_row(all: &[Row], row: &Row, measure: &str) -> Option<Spread> {
     all.iter()
         .find(|other| other.measure == measure && other.labels == row.labels)
         .map(|other| other.spread)

@@ -3,7 +3,7 @@
 use super::super::results::Row;
 use super::charts::{self, Entry};
 use super::figure;
-use super::pick::{beside, by_services, class, legend, of_ways, rows, values};
+use super::pick::{by_services, class, legend, of_same_row, of_ways, rows, values};
 use super::svg::{escape, number};
 
 /// The percentiles in charts of latencies.
@@ -70,7 +70,7 @@ fn of_operation(all: &[Row], labels: &[(&str, &str)], operation: &str) -> String
 fn rate(all: &[Row], row: &Row) -> Entry {
     let way = row.label("way");
     let mut said = number(row.spread.median);
-    if let Some(ratio) = beside(all, row, "ratio").filter(|_| !way.starts_with("plain")) {
+    if let Some(ratio) = of_same_row(all, row, "ratio").filter(|_| !way.starts_with("plain")) {
         said.extend([format!("  {:.2}x", ratio.median)]);
     }
     if row.disturbed {
@@ -81,7 +81,7 @@ fn rate(all: &[Row], row: &Row) -> Entry {
 
 fn latency(all: &[Row], row: &Row) -> Option<Entry> {
     let values: Vec<_> =
-        LATENCIES.iter().map(|measure| beside(all, row, measure)).collect::<Option<_>>()?;
+        LATENCIES.iter().map(|measure| of_same_row(all, row, measure)).collect::<Option<_>>()?;
     let said: Vec<String> = values.iter().map(|spread| number(spread.median)).collect();
     let way = row.label("way");
     let class = class(way).to_owned();

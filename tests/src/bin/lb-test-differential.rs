@@ -1,4 +1,5 @@
-//! The program behind `cargo xtask verify` and `cargo xtask fuzz-twin`: it loads the eBPF programs into the kernel.
+//! The program behind `cargo xtask verify` and `cargo xtask fuzz-differential`: it loads the eBPF programs into the
+//! kernel.
 
 use std::io::{self, Write as _, stdout};
 use std::process::ExitCode;
@@ -10,15 +11,15 @@ use lb_tests::campaign;
 use lb_tests::differential::random;
 
 const USAGE: &str = "usage:
-  lb-test-twin verify BUDGET [bless]  what the verifier says of each program, against a file
-  lb-test-twin survey                 the same on a kernel without figures of its own, against the bounds of all
-  lb-test-twin fuzz PACKETS SEED      random packets through host and kernel";
+  lb-test-differential verify BUDGET [bless]  what the verifier says of each program, against a file
+  lb-test-differential survey                 the same on a kernel without figures of its own, against the bounds of all
+  lb-test-differential fuzz PACKETS SEED      random packets through host and kernel";
 
 fn main() -> ExitCode {
     match run(&std::env::args().skip(1).collect::<Vec<_>>()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            drop(writeln!(io::stderr(), "lb-test-twin: {error:#}"));
+            drop(writeln!(io::stderr(), "lb-test-differential: {error:#}"));
             ExitCode::FAILURE
         }
     }

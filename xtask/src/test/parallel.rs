@@ -65,7 +65,7 @@ const QUIET_LANES: usize = 2;
 const CONTROL_PLANE: &str = "control_plane_";
 
 /// The parameters of a run of test files.
-pub(super) struct Lanes<'a> {
+pub(super) struct ParallelRun<'a> {
     pub(super) count: usize,
     /// The number of parallel tests in each file, if set by a person.
     pub(super) threads: Option<&'a str>,
@@ -75,7 +75,7 @@ pub(super) struct Lanes<'a> {
     pub(super) times: &'a Times,
 }
 
-impl Lanes<'_> {
+impl ParallelRun<'_> {
     /// Runs all test files, and then the failed tests again, alone; the report contains all outcomes.
     pub(super) fn run(&self, binaries: &[Binary]) -> Result<Report> {
         println!("    this machine is {:.1} times as slow as a quiet one", machine::slowness());
@@ -113,7 +113,7 @@ impl Lanes<'_> {
     /// Runs a test file. If it was killed, it runs again without the tests that have had their turn.
     fn file(&self, binary: &Binary, report: &Mutex<Report>) -> Result<()> {
         let name = &binary.name;
-        if !self.budget.has_room(budget::expected(self.times, name), machine::slowness()) {
+        if !self.budget.has_time(budget::expected(self.times, name), machine::slowness()) {
             println!("\n  {name}: not run, out of time");
             locked(report).not_run.push(name.clone());
             return Ok(());
@@ -139,7 +139,7 @@ impl Lanes<'_> {
         for failure in failures {
             let binary = binaries.iter().find(|it| it.name == failure.file);
             let expected = failure.case.seconds.max(1.0);
-            let Some(binary) = binary.filter(|_| self.budget.has_room(expected, 1.0)) else {
+            let Some(binary) = binary.filter(|_| self.budget.has_time(expected, 1.0)) else {
                 locked(report).failures.push(failure);
                 continue;
             };
@@ -162,7 +162,7 @@ impl Lanes<'_> {
             threads: self.threads.unwrap_or_else(|| suitable_threads(name)),
             log: self.logs.join(format!("{log}.log")),
             end: self.budget.end(),
-            sweeper: binaries::beside(binary, "lb-test-peer"),
+            sweeper: binaries::sibling(binary, "lb-test-peer"),
         };
         let run = attempt.run()?;
         let Run { log, seconds, cpu, text, .. } = &run;

@@ -1,4 +1,5 @@
-//! `cargo xtask verify` and `cargo xtask fuzz-twin`: run `lb-test-twin`, which loads the programs into the kernel.
+//! `cargo xtask verify` and `cargo xtask fuzz-differential`: run `lb-test-differential`, which loads the programs into
+//! the kernel.
 
 use std::process::Command;
 
@@ -16,7 +17,7 @@ pub(crate) struct Verify {
     bless: bool,
 }
 
-/// The options of `fuzz-twin`.
+/// The options of `fuzz-differential`.
 #[derive(Args)]
 pub(crate) struct Fuzz {
     /// Number of packets
@@ -35,7 +36,7 @@ pub(crate) fn verify(options: &Verify) -> Result<()> {
 
 /// Runs random packets through host and kernel, and compares the results.
 pub(crate) fn fuzz(options: &Fuzz) -> Result<()> {
-    prepare("fuzz-twin")?;
+    prepare("fuzz-differential")?;
     let Fuzz { packets, seed } = options;
     step(format!("{packets} packets"), "10 s for 100 000", || {
         let arguments = ["fuzz".to_owned(), packets.to_string(), seed.to_string()];
@@ -62,10 +63,10 @@ pub(crate) fn compare(bless: bool) -> Result<()> {
 fn prepare(command: &str) -> Result<()> {
     shell::need_root(&format!("{command} loads eBPF programs"), command)?;
     setup::for_running()?;
-    shell::build(&["--workspace", "--bin", "lb-test-twin"])
+    shell::build(&["--workspace", "--bin", "lb-test-differential"])
 }
 
 fn run(arguments: &[String], remedy: &str) -> Result<()> {
-    let program = workspace::target().join("debug/lb-test-twin");
+    let program = workspace::target().join("debug/lb-test-differential");
     shell::run(Command::new(program).args(arguments), remedy)
 }
