@@ -22,7 +22,7 @@ mod objects;
 mod site;
 
 pub use account::ServiceAccount;
-pub(crate) use account::{CLAIM, PLACE as SERVICE_ACCOUNT};
+pub(crate) use account::{CLAIM, DIRECTORY as SERVICE_ACCOUNT};
 use kubectl::Kubectl;
 pub use objects::{Node, Pod};
 use site::Site;

@@ -96,7 +96,7 @@ impl Netns {
 
     /// Disables the rate limits of ICMP errors. The default is one a second to a client after a few, and a limit for
     /// all clients together.
-    pub(crate) fn tell_every_error(&self) -> Result<()> {
+    pub(crate) fn report_every_error(&self) -> Result<()> {
         for (setting, value) in [
             ("net.ipv4.icmp_ratelimit", "0"),
             ("net.ipv4.icmp_msgs_per_sec", "100000"),

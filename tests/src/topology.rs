@@ -49,7 +49,7 @@ pub struct Topology {
     tunnel: Option<Tunnel>,
     nodes: Vec<Node>,
     fabric: Fabric,
-    territory: Namespaces,
+    namespaces: Namespaces,
     builder: Builder,
 }
 
@@ -124,13 +124,13 @@ impl Topology {
 
     /// Returns a directory that lives as long as the topology.
     pub fn directory(&self, name: &str) -> Result<std::path::PathBuf> {
-        self.territory.directory(name)
+        self.namespaces.directory(name)
     }
 
     /// Adds a pod to node `index` (counted from 0) at run time, as a CNI plugin does.
     pub fn add_pod(&mut self, index: usize) -> Result<&Pod> {
         let node = self.nodes.get_mut(index).with_context(|| format!("no node {index}"))?;
-        node.add_pod(&self.territory, &self.builder)?;
+        node.add_pod(&self.namespaces, &self.builder)?;
         node.until_wired()?;
         node.pods().last().context("the pod that was added")
     }
@@ -291,27 +291,27 @@ impl Builder {
         if self.segments.is_empty() {
             self.segments.push(Segment::First);
         }
-        let territory = match &self.name {
+        let namespaces = match &self.name {
             Some(name) => Namespaces::named(name)?,
             None => Namespaces::numbered(NUMBER.fetch_add(1, Ordering::Relaxed))?,
         };
-        let mut fabric = Fabric::new(&territory, &self.segments, self.mtu_between)?;
-        if territory.kept {
+        let mut fabric = Fabric::new(&namespaces, &self.segments, self.mtu_between)?;
+        if namespaces.kept {
             fabric.keep();
         }
         let nodes: Vec<Node> = (1..=self.nodes)
-            .map(|number| Node::new(&territory, &self, &fabric, number))
+            .map(|number| Node::new(&namespaces, &self, &fabric, number))
             .collect::<Result<_>>()?;
-        let client = self.client(&territory, &fabric)?;
+        let client = self.client(&namespaces, &fabric)?;
         let mut topology =
-            Topology { client, tunnel: None, nodes, fabric, territory, builder: self };
+            Topology { client, tunnel: None, nodes, fabric, namespaces, builder: self };
         topology.connect_pod_ranges()?;
         topology.members().into_iter().try_for_each(Member::until_wired)?;
         Ok(topology)
     }
 
-    fn client(&self, territory: &Namespaces, fabric: &Fabric) -> Result<Member> {
-        let netns = Netns::new(&territory.netns("client"))?;
+    fn client(&self, namespaces: &Namespaces, fabric: &Fabric) -> Result<Member> {
+        let netns = Netns::new(&namespaces.netns("client"))?;
         let segments = self.segments_of(FIRST);
         for segment in segments {
             fabric.connect(&netns, "client", *segment, segment.host(address::CLIENT)?)?;
@@ -323,6 +323,6 @@ impl Builder {
             }
         }
         let addresses = Segment::First.host(address::CLIENT)?;
-        Member::new(territory, "client", netns, addresses, None)
+        Member::new(namespaces, "client", netns, addresses, None)
     }
 }

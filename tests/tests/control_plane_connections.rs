@@ -127,10 +127,10 @@ fn both_follow(cluster: &Cluster, service: &Published, server: &str) -> Result<[
     let began = Instant::now();
     let question = Ask::tcp(service.cluster_ip(Family::V4)).within(IMPATIENT);
     let pods = [cluster.rig().pod(0, 0)?, cluster.rig().pod(1, 0)?];
-    let (is_told, mut seen) = (answered_by(server), [None; 2]);
+    let (is_reported, mut seen) = (answered_by(server), [None; 2]);
     wait_until(NOTICE, "both nodes follow the change", || {
         for (seen, pod) in seen.iter_mut().zip(pods) {
-            if seen.is_none() && is_told(&pod.peer().ask(question)) {
+            if seen.is_none() && is_reported(&pod.peer().ask(question)) {
                 *seen = Some(began.elapsed());
             }
         }

@@ -178,7 +178,7 @@ fn ask_until_expected(world: &World, what: &str, cases: &[Case]) -> Result<Compa
 }
 
 fn judge(account: Account, what: &str) -> Result<()> {
-    let (compared, wrong) = account.told(what);
+    let (compared, wrong) = account.print(what);
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     Ok(())
 }

@@ -59,7 +59,7 @@ fn listeners_that_must_be_had_end_the_agent(
         let flags = [&["--bind-address-hard-fail=true"][..], &SMALL].concat();
         let mut agent = Agent::spawn(node, Source::InPod(account), &flags)?;
         agent.refuses_to_run(&["cannot listen on", &taken.to_string(), "bindAddressHardFail"])?;
-        let [event] = until_told(cluster, ("Node", "node-a"), reason)?;
+        let [event] = until_reported(cluster, ("Node", "node-a"), reason)?;
         ensure!(event["regarding"]["uid"] == "node-a", "as the kubelet names nodes: {event}");
         is_as_it_should_be(&event, "StartKubeProxy", "node-a")?;
         drop(listener);
@@ -81,7 +81,7 @@ fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> R
     // API servers report creation times in whole seconds, and the older Service wins.
     wait_until(SOON, "another second", || second().is_ok_and(|now| now > made).then_some(()))?;
     control_plane.apply(&service("b-second").to_string())?;
-    let events: [Value; 2] = until_told(cluster, ("Service", "b-second"), "FrontendTaken")?;
+    let events: [Value; 2] = until_reported(cluster, ("Service", "b-second"), "FrontendTaken")?;
     let uid =
         control_plane.kubectl(&["get", "service", "b-second", "-o", "jsonpath={.metadata.uid}"])?;
     for event in &events {
@@ -101,8 +101,8 @@ fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> R
         drop(control_plane.kubectl(&["label", "--overwrite", "service", "b-second", &label])?);
     }
     control_plane.apply(&service("c-third").to_string())?;
-    drop::<[Value; 2]>(until_told(cluster, ("Service", "c-third"), "FrontendTaken")?);
-    drop::<[Value; 2]>(until_told(cluster, ("Service", "b-second"), "FrontendTaken")?);
+    drop::<[Value; 2]>(until_reported(cluster, ("Service", "c-third"), "FrontendTaken")?);
+    drop::<[Value; 2]>(until_reported(cluster, ("Service", "b-second"), "FrontendTaken")?);
     Ok(())
 }
 
@@ -116,7 +116,7 @@ fn a_taken_health_check_port_is_told_by_its_node(cluster: &Cluster) -> Result<()
     });
     cluster.control_plane().apply(&service.to_string())?;
     let about = ("Service", "balanced");
-    let [event] = until_told(cluster, about, "FailedToStartServiceHealthcheck")?;
+    let [event] = until_reported(cluster, about, "FailedToStartServiceHealthcheck")?;
     is_as_it_should_be(&event, "Listen", "node-a")?;
     let note = event["note"].as_str().unwrap_or_default();
     ensure!(note.contains(&HEALTH_PORT.to_string()), "{note}");
@@ -137,7 +137,7 @@ fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
         ["patch", "service", "looped", "--subresource=status", "--type=merge", "-p", status];
     drop(control_plane.kubectl(&patch)?);
     let about = ("Service", "looped");
-    let events: [Value; 2] = until_told(cluster, about, "ServiceNotFullyServed")?;
+    let events: [Value; 2] = until_reported(cluster, about, "ServiceNotFullyServed")?;
     for note in notes(&events, "Translate")? {
         ensure!(
             note.contains("status.loadBalancer.ingress[0].ip") && note.contains("127.0.0.7"),
@@ -179,7 +179,7 @@ fn a_service_without_room_is_told_which_map_is_full(cluster: &Cluster) -> Result
         "ports": [{"name": "", "port": 80}], "endpoints": endpoints,
     });
     cluster.control_plane().apply(&format!("{service}\n---\n{slice}"))?;
-    let events: [Value; 2] = until_told(cluster, ("Service", "large"), "ServiceRefused")?;
+    let events: [Value; 2] = until_reported(cluster, ("Service", "large"), "ServiceRefused")?;
     for note in notes(&events, "Program")? {
         ensure!(
             note.contains("BACKENDS is full") && note.contains("--map-size BACKENDS"),
@@ -205,7 +205,7 @@ fn an_entry_that_a_map_refuses_is_told(cluster: &Cluster) -> Result<()> {
     });
     cluster.control_plane().apply(&service.to_string())?;
     let about = ("Service", "unwritten");
-    let [event] = until_told(cluster, about, "ServiceNotWritten")?;
+    let [event] = until_reported(cluster, about, "ServiceNotWritten")?;
     is_as_it_should_be(&event, "Program", "node-a")?;
     let note = event["note"].as_str().unwrap_or_default();
     ensure!(note.contains("SERVICES") && note.contains("IPv4"), "{note}");
@@ -218,7 +218,7 @@ fn listen(node: &Node, at: SocketAddr) -> Result<TcpListener> {
 }
 
 /// Waits until an object has exactly `N` Events of a reason, and returns them.
-fn until_told<const N: usize>(
+fn until_reported<const N: usize>(
     cluster: &Cluster,
     (kind, name): (&str, &str),
     reason: &str,

@@ -89,7 +89,7 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
         }
     };
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
-    let (compared, wrong) = account.told("questions of the matrix");
+    let (compared, wrong) = account.print("questions of the matrix");
     ensure!(wrong.is_empty(), "{} of {compared} are wrong:\n{}", wrong.len(), wrong.join("\n"));
     ensure!(compared > 0, "no setup contains the text of LB_MATRIX");
     Ok(())

@@ -28,7 +28,7 @@ const LATER: [(&str, &str); 3] = [
 
 /// The documentation of metrics: names of kube-proxy that the agent serves, names that it does not serve with the
 /// reasons (a star stands for any suffix), and the agent's own names.
-const TOLD: &str = include_str!("../../docs/metrics.md");
+const METRICS: &str = include_str!("../../docs/metrics.md");
 
 #[test]
 fn metrics_have_the_names_and_types_of_kube_proxy_or_a_reason() -> Result<()> {
@@ -164,22 +164,22 @@ fn shape(path: &str, page: &str) -> Vec<String> {
 
 /// The rows of the table below the heading with this prefix: the name, and the rest.
 fn rows(heading: &str) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let sections = TOLD.split("\n## ").filter(move |section| section.starts_with(heading));
+    let sections = METRICS.split("\n## ").filter(move |section| section.starts_with(heading));
     let lines = sections.flat_map(str::lines).filter_map(|line| line.strip_prefix("| `"));
     lines.filter_map(|line| line.strip_suffix(" |")?.split_once("` | "))
 }
 
 /// Names that only the table has, names that it lacks, and names without a description.
 fn differences(heading: &str, found: &BTreeSet<(String, String)>) -> Vec<String> {
-    let (mut told, mut wrong) = (BTreeSet::new(), Vec::new());
+    let (mut documented, mut wrong) = (BTreeSet::new(), Vec::new());
     for (name, rest) in rows(heading) {
         let (kind, meaning) = rest.split_once(" | ").unwrap_or((rest, ""));
         if meaning.is_empty() {
             wrong.push(format!("{name}: docs/metrics.md does not say what it means"));
         }
-        told.insert((name.to_owned(), kind.to_owned()));
+        documented.insert((name.to_owned(), kind.to_owned()));
     }
-    let other = found.symmetric_difference(&told);
+    let other = found.symmetric_difference(&documented);
     wrong.extend(
         other.map(|(name, kind)| format!("{name} {kind}: in docs/metrics.md or served, not both")),
     );

@@ -91,7 +91,7 @@ fn sums_of_devices_stay_right() {
     let (mut right, mut wrong) = (0, Vec::new());
     for (name, tables, steps) in fixtures.chain(random) {
         let kernel = of(&mut kernels, tables.flow_capacity);
-        if !kernel.tells_sums() {
+        if !kernel.reports_checksums() {
             return eprintln!("not tested: the kernel reports checksums only from Linux 6.11 on");
         }
         let sums =

@@ -233,8 +233,8 @@ fn verdicts_and_entries_are_counted(shape: Shape) -> Result<()> {
     wait_until_ok(SOON, "metrics show entries and capacity of maps", || {
         for map in ["SERVICES", "MAGLEV", "BACKENDS", "FLOWS4"] {
             let of = |name| agent.metric(&[name, &format!("map=\"{map}\"")]);
-            let (used, room) = (of("lb_map_entries")?, of("lb_map_capacity")?);
-            ensure!(used > 0.5 && used < room, "{map}: {used} entries of {room}");
+            let (used, capacity) = (of("lb_map_entries")?, of("lb_map_capacity")?);
+            ensure!(used > 0.5 && used < capacity, "{map}: {used} entries of {capacity}");
         }
         Ok(())
     })

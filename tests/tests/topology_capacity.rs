@@ -181,9 +181,9 @@ fn clients_beyond_the_affinity_table_are_served_and_the_newest_remembered(
     }
     let agent = rig.agent(0)?;
     let used = agent.metric(&["lb_map_entries", "\"AFFINITY\""])?;
-    let room = f64::from(REMEMBERED);
+    let capacity = f64::from(REMEMBERED);
     // The kernel evicts many entries at a time. That most clients are forgotten follows from their number.
-    ensure!(used <= room && used > room / 4.0, "{used} of {REMEMBERED} entries are used");
+    ensure!(used <= capacity && used > capacity / 4.0, "{used} of {REMEMBERED} entries are used");
     let refused = agent.metric(&["lb_events_total", "affinity_full"])?;
     ensure!(refused < 0.5, "{refused} found no room");
     ensure!(agent.metric(&["lb_drops"])? < 0.5, "packets were dropped");

@@ -314,14 +314,14 @@ fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
         node.ip(&format!("link add net1 link eth0 netns {} type {words}", netns.name()))?;
         netns.ip("address add 172.30.0.2/24 dev net1\nlink set dev net1 up")?;
     }
-    let is_told = |agent: &Agent, (netns, remedy): (&Netns, &str), expected: bool| {
+    let is_reported = |agent: &Agent, (netns, remedy): (&Netns, &str), expected: bool| {
         let status = agent.exit_said(&["status"])?;
         let start =
             format!("interface net1 of pod network namespace {} is a macvlan", netns.name());
-        let told = status.lines().find(|line| line.contains(&start));
-        let is_whole = told.is_none_or(|it| it.contains("over eth0") && it.contains(remedy));
+        let line = status.lines().find(|line| line.contains(&start));
+        let is_whole = line.is_none_or(|it| it.contains("over eth0") && it.contains(remedy));
         ensure!(
-            told.is_some() == expected && is_whole,
+            line.is_some() == expected && is_whole,
             "expected in status: {expected}, not: {status}"
         );
         Ok(())
@@ -329,7 +329,7 @@ fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
     let question = Ask::tcp(web.frontend(Family::V4)).within(2_000);
     // A route for a private network that contains the addresses of Services.
     let route = "route add 10.0.0.0/8 via 172.30.0.1 dev net1";
-    for (line, is_way) in
+    for (line, is_routed) in
         [(None, false), (Some(route), true), (Some("route delete 10.0.0.0/8"), false)]
     {
         line.map_or(Ok(()), |line| both.0.ip(line))?;
@@ -337,11 +337,11 @@ fn is_a_problem_as_a_pods(kind: Kind, words: &str) -> Result<()> {
         agent.stop()?;
         agent.start_again()?;
         wait_until_ok(SOON, "status names interface, namespace and remedy", || {
-            is_told(&agent, alone, true)?;
-            is_told(&agent, both, is_way)?;
-            agent.has_problems(1 + usize::from(is_way))
+            is_reported(&agent, alone, true)?;
+            is_reported(&agent, both, is_routed)?;
+            agent.has_problems(1 + usize::from(is_routed))
         })?;
-        ensure!(ask(rig.pod(0, 0)?, question).is_ok() != is_way, "the route decides: {line:?}");
+        ensure!(ask(rig.pod(0, 0)?, question).is_ok() != is_routed, "the route decides: {line:?}");
     }
     Ok(())
 }

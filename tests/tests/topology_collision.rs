@@ -206,8 +206,8 @@ fn node_whose_own_connections_may_have_all_ports_says_so_and_serves() -> Result<
     let problem = "net.ipv4.ip_local_port_range is 1024 to 65535 and leaves no ports";
     wait_until_ok(Duration::from_mins(1), "status reports the missing ports", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
-        let is_told = |it: &str| it.starts_with("Problem") && it.contains(problem);
-        ensure!(status.lines().any(is_told), "{status}");
+        let is_reported = |it: &str| it.starts_with("Problem") && it.contains(problem);
+        ensure!(status.lines().any(is_reported), "{status}");
         Ok(())
     })?;
     let [node, backend] = [rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];

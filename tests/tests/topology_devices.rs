@@ -67,8 +67,8 @@ fn detached_programs_are_attached_again_and_counted(shape: Shape) -> Result<()> 
         let of = |fault| rig.agent(0)?.metric(&["lb_attachment_repairs_total", fault]);
         let (unpinned, detached) = (of("unpinned")?, of("detached")?);
         // A pin that is removed during an inspection was found, and its link was not.
-        let is_told = unpinned > 1.5 && detached > 0.5 && unpinned + detached > 3.5;
-        ensure!(is_told, "{unpinned} and {detached} repairs");
+        let is_reported = unpinned > 1.5 && detached > 0.5 && unpinned + detached > 3.5;
+        ensure!(is_reported, "{unpinned} and {detached} repairs");
         is_served(&rig, &web)
     })
 }

@@ -21,7 +21,7 @@ use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
 use lb_tests::wait;
 
 /// The capacity of each flow table.
-const ROOM: u32 = 4_096;
+const CAPACITY: u32 = 4_096;
 /// Milliseconds between two questions of one client.
 const PAUSE: u64 = 20;
 const NODE_PORT: u16 = 30_080;
@@ -42,12 +42,12 @@ in_both_shapes!(
 
 /// Starts a Service in use, and one that is flooded, with a local and a remote backend. `room` is the capacity of each
 /// flow table, if not the default.
-fn rig(shape: Shape, room: Option<u32>) -> Result<(Rig, [Service; 2])> {
-    rig_of(shape, room, &["FLOWS", "TRANSIENT4", "TRANSIENT6"])
+fn rig(shape: Shape, capacity: Option<u32>) -> Result<(Rig, [Service; 2])> {
+    rig_of(shape, capacity, &["FLOWS", "TRANSIENT4", "TRANSIENT6"])
 }
 
 /// As [`rig`], with `room` as the capacity of these maps.
-fn rig_of(shape: Shape, room: Option<u32>, maps: &[&str]) -> Result<(Rig, [Service; 2])> {
+fn rig_of(shape: Shape, capacity: Option<u32>, maps: &[&str]) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     let flooded = Service::new("flooded", 11)?.port(80, CLOSED).node_port(FLOOD_PORT);
@@ -62,7 +62,7 @@ fn rig_of(shape: Shape, room: Option<u32>, maps: &[&str]) -> Result<(Rig, [Servi
     rig.manifests().apply(&web)?;
     rig.manifests().apply(&flooded)?;
     let sizes: Vec<String> =
-        maps.iter().filter_map(|map| Some(format!("{map}={}", room?))).collect();
+        maps.iter().filter_map(|map| Some(format!("{map}={}", capacity?))).collect();
     let flags: Vec<&str> = sizes.iter().flat_map(|size| ["--map-size", size.as_str()]).collect();
     rig.start_agents(&flags)?;
     Ok((rig, [web, flooded]))
@@ -84,7 +84,7 @@ impl Flood {
     fn of_first_packets() -> Self {
         const KINDS: &[Transport] = &[Transport::Udp(true), Transport::Tcp(tcp::SYN)];
         // Several times the capacity of the tables.
-        let packets = campaign::size(4 * ROOM, 60_000);
+        let packets = campaign::size(4 * CAPACITY, 60_000);
         Self { kinds: KINDS, packets, is_paced: false }
     }
 
@@ -154,7 +154,7 @@ fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, 
 }
 
 fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
-    costs_nobody_else_anything(shape, Some(ROOM), Flood::of_first_packets())
+    costs_nobody_else_anything(shape, Some(CAPACITY), Flood::of_first_packets())
 }
 
 /// With tables of the default size.
@@ -167,8 +167,8 @@ fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> 
     costs_nobody_else_anything(shape, None, Flood::of_every_kind())
 }
 
-fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> Result<()> {
-    let (rig, [web, flooded]) = rig(shape, room)?;
+fn costs_nobody_else_anything(shape: Shape, capacity: Option<u32>, flood: Flood) -> Result<()> {
+    let (rig, [web, flooded]) = rig(shape, capacity)?;
     let loads = everybody_asks(&rig, &web)?;
     // Long enough for every kept UDP flow to count as a stream, which takes two seconds (`Lifetimes::STREAM`).
     wait::pass(Duration::from_millis(2_500));
@@ -191,8 +191,8 @@ fn costs_nobody_else_anything(shape: Shape, room: Option<u32>, flood: Flood) -> 
     }
     let mut answers = 0;
     for (who, kept, load) in loads {
-        let told = || format!("{who}; node-a has counted {:?}", rig.agent(0).map(counted));
-        let tally = load.finish_without_loss().with_context(told)?;
+        let context = || format!("{who}; node-a has counted {:?}", rig.agent(0).map(counted));
+        let tally = load.finish_without_loss().with_context(context)?;
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
     }
@@ -224,7 +224,7 @@ fn protected(rig: &Rig) -> Result<Vec<(FlowKey, Flow)>> {
 /// Each client has asked once; the flood comes from several times as many sources as the table has entries.
 fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()> {
     const STICKY_PORT: u16 = 30_082;
-    let (rig, _) = rig_of(shape, Some(ROOM), &["AFFINITY"])?;
+    let (rig, _) = rig_of(shape, Some(CAPACITY), &["AFFINITY"])?;
     let sticky = Service::new("sticky", 12)?.port(80, TARGET).node_port(STICKY_PORT);
     let sticky = sticky.pods(&rig.pods()).affinity(600);
     rig.manifests().apply(&sticky)?;
@@ -248,7 +248,7 @@ fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()>
         let own = rig.client().addresses().socket(family, 25_998);
         let to = [rig.node(0)?.addresses().socket(family, STICKY_PORT)];
         let sent = Flood::of_first_packets().send(rig.client(), own, &to, true)?;
-        ensure!(sent > ROOM, "only {sent} packets of the flood were sent");
+        ensure!(sent > CAPACITY, "only {sent} packets of the flood were sent");
     }
     ensure!(remembered()? == kept.len(), "of {} only {}", kept.len(), remembered()?);
     for (from, _, to, server) in &kept {
@@ -261,7 +261,7 @@ fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()>
 /// Without an agent there is no sweep: new flows replace expired ones.
 #[test]
 fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
-    let (mut rig, [web, _]) = rig(Shape::Routed, Some(ROOM))?;
+    let (mut rig, [web, _]) = rig(Shape::Routed, Some(CAPACITY))?;
     let mut agent = rig.take_agent(0)?;
     agent.kill9()?;
     let asked = |from: &Member, question: Ask, times: u32| -> Result<()> {

@@ -131,8 +131,8 @@ fn pods_are_not_told_to_go_around_their_node(shape: Shape) -> Result<()> {
     for (client, capture) in clients.iter().zip(&captures) {
         // Type 5 over IPv4, type 137 over IPv6.
         let redirect = |kind: Option<(u8, u8)>| kind.is_some_and(|(t, _)| t == 5 || t == 137);
-        let told = capture.count(|frame| !frame.outgoing && redirect(frame.icmp()));
-        ensure!(told == 0, "{} was sent {told} redirects", client.name());
+        let redirects = capture.count(|frame| !frame.outgoing && redirect(frame.icmp()));
+        ensure!(redirects == 0, "{} was sent {redirects} redirects", client.name());
     }
     Ok(())
 }

@@ -200,14 +200,14 @@ fn a_list_of_flows_takes_little_memory_for_each() -> Result<()> {
 }
 
 /// Fills a protected table with open connections of other clients.
-fn fill(maps: &Maps, room: u32, v4: bool) -> Result<()> {
+fn fill(maps: &Maps, capacity: u32, v4: bool) -> Result<()> {
     let now = Duration::from(clock_gettime(ClockId::CLOCK_MONOTONIC)?).as_nanos() as u64;
     let (to, backend) = if v4 {
         (Ip::v4([10, 96, 0, 250]), Ip::v4([10, 244, 7, 7]))
     } else {
         (Ip::v6([0xfd; 16]), Ip::v6([0xfe; 16]))
     };
-    for number in 0..room {
+    for number in 0..capacity {
         let [_, a, b, c] = number.to_be_bytes();
         let from = if v4 {
             Ip::v4([198, a, b, c])
@@ -226,6 +226,6 @@ fn fill(maps: &Maps, room: u32, v4: bool) -> Result<()> {
     let mut found = 0;
     maps.flows().walk(Table::Protected, |key, _| found += u32::from(key.is_v4() == v4))?;
     // Connections of the loads take some of the entries.
-    ensure!(found >= room / 10 * 9, "{found} of {room} entries exist");
+    ensure!(found >= capacity / 10 * 9, "{found} of {capacity} entries exist");
     Ok(())
 }

@@ -98,9 +98,9 @@ fn netkit_in_mode_l3_is_a_problem_that_names_pod_and_remedy() -> Result<()> {
     wait_until_ok(SOON, "status names interface, namespace and remedy", || {
         let status = rig.agent(0)?.exit_said(&["status"])?;
         let mut problems = status.lines().filter(|line| line.starts_with("Problem"));
-        let told = problems.find(|line| line.contains(&problem)).context(status.clone())?;
-        ensure!(told.contains("is a netkit in mode l3"), "{told}");
-        ensure!(told.contains(&device) && told.contains("use mode l2"), "{told}");
+        let line = problems.find(|line| line.contains(&problem)).context(status.clone())?;
+        ensure!(line.contains("is a netkit in mode l3"), "{line}");
+        ensure!(line.contains(&device) && line.contains("use mode l2"), "{line}");
         let about = status.lines().filter(|line| line.contains(pod.device())).count();
         ensure!(about == 1, "more than one line about {}: {status}", pod.device());
         Ok(())

@@ -170,9 +170,9 @@ fn problems(agent: &Agent) -> Result<f64> {
 /// Checks that `status` reports at once that the agent runs without its pins.
 fn has_no_pins(agent: &Agent, what: &str) -> Result<()> {
     let (code, said) = agent.ended(&["status"])?;
-    let is_told = said.contains(&format!("{LAYOUT}: {what}"));
+    let is_reported = said.contains(&format!("{LAYOUT}: {what}"));
     let process = format!("running (process {})", agent.id());
-    ensure!(code == 1 && is_told && said.contains(&process), "{code}: {said}");
+    ensure!(code == 1 && is_reported && said.contains(&process), "{code}: {said}");
     Ok(())
 }
 

@@ -55,8 +55,9 @@ fn status_says_what_devices_are_served_as_whoever_counts_as_a_pod() -> Result<()
         let status = rig.agent(0)?.command(&["status"])?;
         for (device, role) in [("eth0", "external"), (&*pod, "pod"), ("lo", "host")] {
             let mut lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-            let is_told = lines.any(|words| words.get(..3) == Some(&["Interface", device, role]));
-            ensure!(is_told, "{device} as {role}: {status}");
+            let is_reported =
+                lines.any(|words| words.get(..3) == Some(&["Interface", device, role]));
+            ensure!(is_reported, "{device} as {role}: {status}");
         }
         Ok(())
     })

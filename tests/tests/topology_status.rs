@@ -166,8 +166,11 @@ fn fields_that_cannot_be_used_are_named_and_counted_until_they_are_corrected() -
     };
     rig.manifests().write("late", &[service("127.0.0.7")])?;
     found(&[node_problem, service_problem])?;
-    for told in ["Node has a problem", "Service is only partly served"] {
-        ensure!(agent.log_end(1_000).matches(told).count() == 1, "{told:?} is not in the log once");
+    for message in ["Node has a problem", "Service is only partly served"] {
+        ensure!(
+            agent.log_end(1_000).matches(message).count() == 1,
+            "{message:?} is not in the log once"
+        );
     }
     rig.manifests().write("late", &[service("203.0.113.77")])?;
     rig.manifests().node(node)?;

@@ -97,14 +97,14 @@ fn removed_state_comes_back_without_a_change() -> Result<()> {
     let agent = rig.agent(0)?;
     let directory = state_file(rig.node(0)?.bpf());
     let directory = directory.parent().context("a directory")?;
-    let is_told = || {
+    let is_reported = || {
         let status = agent.command(&["status"])?;
         let listed = agent.command(&["lb", "list"])?;
         let has_state = status.contains("Node           node-a") && status.contains("Last sync");
         ensure!(has_state && listed.contains("default/web"), "{status}{listed}");
         Ok(())
     };
-    is_told()?;
+    is_reported()?;
     fs::remove_dir_all(directory)?;
-    wait_until_ok(SOON, "the state is back", is_told)
+    wait_until_ok(SOON, "the state is back", is_reported)
 }

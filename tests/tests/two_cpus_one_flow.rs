@@ -18,7 +18,7 @@ use lb_tests::differential::{Kernel, bpf};
 /// The number of flows that both CPUs begin.
 const FLOWS: u32 = 10_000;
 /// The capacity of the flow table, in entries.
-const ROOM: usize = 1 << 19;
+const CAPACITY: usize = 1 << 19;
 /// Another frontend with the same backend.
 const OTHER: &str = "10.96.0.11:80";
 
@@ -49,7 +49,7 @@ fn shifted(number: u32) -> Vec<(Hook, Datagram)> {
 
 fn tables() -> Fake {
     let mut tables = Fake::node();
-    tables.flow_capacity = ROOM;
+    tables.flow_capacity = CAPACITY;
     // Three ports for each flow, so that ports never run out.
     tables.settings.node.source_port_low = Port::new(33_000);
     let [one, other] = [1, 2].map(|id| tables.add_service(id, &[(world::REMOTE4, false)]));
@@ -158,7 +158,7 @@ fn entries(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
 
 #[test]
 fn flow_that_two_cpus_masquerade_at_once_has_one_source() -> Result<()> {
-    let mut kernel = Kernel::new(ROOM)?;
+    let mut kernel = Kernel::new(CAPACITY)?;
     kernel.load(&tables())?;
     race(&kernel, [masqueraded; 2])?;
     let sources = entries(&kernel, Kind::UNMASQUERADE)?;
@@ -176,7 +176,7 @@ fn flow_that_two_cpus_masquerade_at_once_has_one_source() -> Result<()> {
 
 #[test]
 fn flow_that_two_cpus_shift_at_once_has_one_source() -> Result<()> {
-    let mut kernel = Kernel::new(ROOM)?;
+    let mut kernel = Kernel::new(CAPACITY)?;
     kernel.load(&tables())?;
     let mut out = vec![0; 512];
     for number in 0..FLOWS {
@@ -196,7 +196,7 @@ fn flow_that_two_cpus_shift_at_once_has_one_source() -> Result<()> {
 
 #[test]
 fn end_and_reset_that_two_cpus_see_at_once_are_both_noted() -> Result<()> {
-    let mut kernel = Kernel::new(ROOM)?;
+    let mut kernel = Kernel::new(CAPACITY)?;
     kernel.load(&tables())?;
     let mut out = vec![0; 512];
     for number in 0..FLOWS {

@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut playground =
         step("a node with three pods, and an external client", "1 s", Playground::make)?;
     step("servers in the pods, lb-agent on the node", "2 s", || start(&playground))?;
-    tell(&playground)?;
+    print(&playground)?;
     if options.keep {
         playground.keep()?;
         explain_how_to_play(&playground);
@@ -73,7 +73,7 @@ fn put(playground: &Playground, name: &str) -> Result<PathBuf> {
 }
 
 /// The demo itself. The lines with the deepest indentation are output of programs.
-fn tell(playground: &Playground) -> Result<()> {
+fn print(playground: &Playground) -> Result<()> {
     heading("Which pod answers? One request each, over TCP and UDP");
     for (from, to, what) in FRONTENDS {
         for transport in ["tcp", "udp"] {

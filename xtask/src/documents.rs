@@ -116,11 +116,11 @@ fn calls(code: &str, function: &str) -> bool {
 fn functions_in_the_lists_of_architecture_call_each_other() {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let forward = "lb-common/src/forward";
-    let rooms = fs::read_dir(root().join(forward)).unwrap().flatten();
-    let rooms = rooms.filter(|entry| entry.path().is_dir());
-    let rooms = rooms.map(|room| format!("{forward}/{}", room.file_name().display()));
+    let modules = fs::read_dir(root().join(forward)).unwrap().flatten();
+    let modules = modules.filter(|entry| entry.path().is_dir());
+    let modules = modules.map(|module| format!("{forward}/{}", module.file_name().display()));
     let roots = [forward, "lb-common/src", "lb-ebpf/src"].map(str::to_owned);
-    let path: Vec<String> = roots.into_iter().chain(rooms).collect();
+    let path: Vec<String> = roots.into_iter().chain(modules).collect();
     let mut found = 0;
     for (heading, roots, entries) in [
         ("The path of a packet", &path[..], "forward forward/parts programs kernel"),
@@ -206,7 +206,7 @@ fn decisions_and_sections_that_are_cited_exist() {
 #[test]
 fn reasons_and_events_are_told_to_operators() {
     let events = fs::read_to_string(root().join("lb-common/src/event.rs")).unwrap();
-    let told = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
+    let metrics = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     for (kinds, heading) in [
         (&["DropReason"][..], "Reasons of drops"),
         (&["PassReason", "Translation", "Turn", "Sent"][..], "Reasons of other verdicts"),
@@ -217,7 +217,7 @@ fn reasons_and_events_are_told_to_operators() {
             let names = events.split(&start).nth(1).unwrap().split("\n    }").next().unwrap();
             names.lines().filter_map(|line| line.split('"').nth(1))
         });
-        let section = told.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
+        let section = metrics.split("\n## ").find(|section| section.starts_with(heading)).unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
         let (names, rows): (BTreeSet<&str>, BTreeSet<&str>) = (names.collect(), rows.collect());
         assert!(names.len() > 10, "{heading}: only {names:?}");

@@ -10,9 +10,9 @@ use super::{GRACE, Op, Reconciler};
 impl Reconciler {
     /// Removes the draining frontends that no flow uses.
     ///
-    /// `live` are those of [`Reconciler::draining`] with flows, whichever service had the frontend when a flow began (it
-    /// may have passed to another one since). `began` is the time when reading the flows began: frontends that began to
-    /// drain later may have flows that were missed.
+    /// `live` are those of [`Reconciler::draining`] with flows, whichever service had the frontend when a flow began
+    /// (it may have passed to another one since). `began` is the time when reading the flows began: frontends that began
+    /// to drain later may have flows that were missed.
     pub fn remove_drained(
         &mut self,
         now: Duration,

@@ -30,10 +30,10 @@ pub fn compare(old: &Path, new: &Path, out: &mut impl Write) -> Result<bool> {
     let (old, new) = (Results::read(old)?, Results::read(new)?);
     let benches = (&old.bench, &new.bench);
     ensure!(benches.0 == benches.1, "`{}` and `{}` are different benches", benches.0, benches.1);
-    tell(&old, &new, out).context("standard output")
+    print(&old, &new, out).context("standard output")
 }
 
-fn tell(old: &Results, new: &Results, out: &mut impl Write) -> Result<bool> {
+fn print(old: &Results, new: &Results, out: &mut impl Write) -> Result<bool> {
     writeln!(out, "bench {}: {} against {}", new.bench, new.commit, old.commit)?;
     for (which, results) in [("old", old), ("new", new)] {
         writeln!(out, "  {which}: {}", results.machine.words())?;
@@ -110,7 +110,7 @@ mod tests {
     fn said(old: &[f64], new: &[f64], judged: bool) -> (bool, String) {
         let mut out = Vec::new();
         let (old, new) = (results(old, judged), results(new, judged));
-        let fine = tell(&old, &new, &mut out).unwrap();
+        let fine = print(&old, &new, &mut out).unwrap();
         (fine, String::from_utf8(out).unwrap())
     }
 
@@ -143,6 +143,6 @@ mod tests {
     fn disturbed_figures_are_not_compared() {
         let (old, mut new) = (results(&[1.0], true), results(&[0.1], true));
         new.rows[0].disturbed = true;
-        assert!(tell(&old, &new, &mut Vec::new()).unwrap());
+        assert!(print(&old, &new, &mut Vec::new()).unwrap());
     }
 }

@@ -61,9 +61,9 @@ impl Agent {
         ensure!((counted - expected as f64).abs() < 0.5, "the metric counts {counted}: {said}");
         let (code, body) = self.health("/healthz")?;
         let field = format!("\"nodeProblems\":{expected},");
-        let is_told = body.replace('}', ",").contains(&field);
-        let is_told = if expected > 0 { is_told } else { !body.contains("nodeProblems") };
-        ensure!(code == 200 && is_told, "{expected} problems, /healthz {code}: {body}");
+        let is_reported = body.replace('}', ",").contains(&field);
+        let is_reported = if expected > 0 { is_reported } else { !body.contains("nodeProblems") };
+        ensure!(code == 200 && is_reported, "{expected} problems, /healthz {code}: {body}");
         Ok(())
     }
 

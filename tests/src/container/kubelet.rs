@@ -22,7 +22,7 @@ use crate::wait::wait_until_ok;
 
 mod flags;
 
-use flags::{Place, container_flags, known, words};
+use flags::{Resources, container_flags, known, words};
 
 /// Supported fields of a pod's spec: those that this kubelet honours, and those that do not concern its containers.
 const POD: [&str; 14] = [
@@ -111,7 +111,7 @@ impl<'a> Kubelet<'a> {
         let account = control_plane.service_account(namespace, account)?;
         let id = format!("{}-{name}", self.node.name());
         let volumes = self.volumes(control_plane, namespace, &spec)?;
-        let place = Place {
+        let resources = Resources {
             netns: format!("{NAMES}/{}", self.node.netns().name()),
             volumes,
             always: vec![
@@ -123,14 +123,14 @@ impl<'a> Kubelet<'a> {
             node: self.node.name().to_owned(),
         };
         for container in spec["initContainers"].as_array().into_iter().flatten() {
-            let task = self.prepared(format!("{id}-init"), container, &place)?;
+            let task = self.prepared(format!("{id}-init"), container, &resources)?;
             let (code, said) = self.containerd.run_to_end(self.image, &task)?;
             ensure!(code == 0, "the init container ended with {code}: {said}");
         }
         let [container] = spec["containers"].as_array().map_or(&[][..], Vec::as_slice) else {
             bail!("not one container");
         };
-        let task = self.prepared(id.clone(), container, &place)?;
+        let task = self.prepared(id.clone(), container, &resources)?;
         self.containerd.start_container(self.image, &task)?;
         let pod = Pod { kubelet: self, id, spec: container.clone(), _account: account };
         for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
@@ -157,10 +157,10 @@ impl<'a> Kubelet<'a> {
         Ok(said)
     }
 
-    fn prepared(&self, id: String, container: &Value, place: &Place) -> Result<Task> {
+    fn prepared(&self, id: String, container: &Value, resources: &Resources) -> Result<Task> {
         let name = container["image"].as_str().context("a container without image")?;
         ensure!(name == self.image.name(), "{name} is not {}", self.image.name());
-        let (flags, environment) = container_flags(container, place)?;
+        let (flags, environment) = container_flags(container, resources)?;
         let words = self.image.entry_point().chain(words(container, &environment)?).collect();
         Ok(Task { id, flags, words })
     }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 use crate::wait::wait_until_ok;
 
 /// The path at which every pod has these files; clients read no other path.
-pub(crate) const PLACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+pub(crate) const DIRECTORY: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The prefix of a file named after the process that still needs this path.
 pub(crate) const CLAIM: &str = "lb-test-";
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(10);
 pub struct ServiceAccount {
     directory: PathBuf,
     server: SocketAddr,
-    /// A file in [`PLACE`], which keeps other test processes from removing that directory.
+    /// A file in [`DIRECTORY`], which keeps other test processes from removing that directory.
     claim: PathBuf,
 }
 
@@ -44,7 +44,7 @@ impl ServiceAccount {
         Ok(Self { directory: directory.to_owned(), server, claim })
     }
 
-    /// Returns the directory to mount at [`PLACE`].
+    /// Returns the directory to mount at [`DIRECTORY`].
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -61,9 +61,9 @@ impl ServiceAccount {
 fn claim() -> Result<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let file = Path::new(PLACE).join(format!("{CLAIM}{}-{number}", process::id()));
+    let file = Path::new(DIRECTORY).join(format!("{CLAIM}{}-{number}", process::id()));
     wait_until_ok(SOON, "a place for service accounts", || {
-        fs::create_dir_all(PLACE).with_context(|| format!("directory {PLACE}"))?;
+        fs::create_dir_all(DIRECTORY).with_context(|| format!("directory {DIRECTORY}"))?;
         fs::write(&file, "").with_context(|| format!("file {}", file.display()))
     })?;
     Ok(file)
@@ -73,7 +73,7 @@ impl Drop for ServiceAccount {
     fn drop(&mut self) {
         drop(fs::remove_file(&self.claim));
         // This fails as long as another process has a file in it, which is intended.
-        for path in Path::new(PLACE).ancestors().take(3) {
+        for path in Path::new(DIRECTORY).ancestors().take(3) {
             drop(fs::remove_dir(path));
         }
     }

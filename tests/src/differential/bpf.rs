@@ -148,9 +148,9 @@ pub fn array(map: BorrowedFd<'_>, count: u32, values: &mut [u64]) -> io::Result<
 
 /// Reads all entries of a hash map, and removes them if `take`.
 pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Result<Vec<(K, V)>> {
-    let room = (1 << 20) / size_of::<V>().max(256);
-    let mut keys = vec![K::default(); room];
-    let mut values = vec![V::default(); room];
+    let size = (1 << 20) / size_of::<V>().max(256);
+    let mut keys = vec![K::default(); size];
+    let mut values = vec![V::default(); size];
     let (mut all, mut from, mut to) = (Vec::new(), 0_u64, 0_u64);
     loop {
         let mut batch = Batch {
@@ -158,7 +158,7 @@ pub fn entries<K: Plain, V: Plain>(map: BorrowedFd<'_>, take: bool) -> io::Resul
             to: std::ptr::from_mut(&mut to) as u64,
             keys: keys.as_mut_ptr() as u64,
             values: values.as_mut_ptr() as u64,
-            count: room as u32,
+            count: size as u32,
             map: number(map),
             ..Batch::default()
         };

@@ -224,7 +224,7 @@ impl Kernel {
     }
 
     /// Whether the kernel reports the checksum after a run: from Linux 6.11 on.
-    pub fn tells_sums(&self) -> bool {
+    pub fn reports_checksums(&self) -> bool {
         // An IPv4 packet for no Service.
         let mut packet = [0; 64];
         packet[12..15].copy_from_slice(&[0x08, 0x00, 0x45]);

@@ -26,7 +26,7 @@ impl Account {
     }
 
     /// Prints the figures of each proxy and setting, and returns their sum.
-    pub fn told(self, what: &str) -> Compared {
+    pub fn print(self, what: &str) -> Compared {
         let mut all = Compared::default();
         for (name, (asked, wrong)) in locked(&self.0).iter() {
             let right = format!("{}/{asked}", asked.saturating_sub(wrong.len()));

@@ -44,13 +44,13 @@ pub fn expected(setup: &Setup, question: &Question) -> Result<Outcome> {
         Reach::Backends(backends) => backends,
         refusal @ (Reach::Drop | Reach::Reject) => {
             // netfilter reports the drop to a local sender with EPERM (contract 14, row 8).
-            let is_told = setup.is_kube_proxy()
+            let is_reported = setup.is_kube_proxy()
                 && question.source == Source::Host
                 && question.protocol == Protocol::Udp
                 && question.destination != Destination::NodePort
                 && !is_let_go(setup, question);
             let seen = match refusal {
-                _ if is_told => Seen::NotPermitted,
+                _ if is_reported => Seen::NotPermitted,
                 Reach::Reject if is_let_go(setup, question) => Seen::Silence,
                 Reach::Reject => Seen::Refused,
                 Reach::Drop | Reach::Backends(_) => Seen::Silence,

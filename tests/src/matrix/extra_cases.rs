@@ -216,14 +216,14 @@ impl<'a> Cases<'a> {
         expect: Expect,
     ) {
         // netfilter reports the drop to a local sender with EPERM (contract 14, row 8).
-        let is_told = self.setup.is_kube_proxy()
+        let is_reported = self.setup.is_kube_proxy()
             && (source, protocol) == (Source::Host, Protocol::Udp)
             && !what.starts_with(Destination::NodePort.name());
         let expected: Outcome = match expect {
             Expect::By(servers) => {
                 servers.iter().map(|server| Seen::Answer((*server).to_owned(), ANY)).collect()
             }
-            Expect::Refused | Expect::Silence if is_told => [Seen::NotPermitted].into(),
+            Expect::Refused | Expect::Silence if is_reported => [Seen::NotPermitted].into(),
             Expect::Refused => [Seen::Refused].into(),
             Expect::Silence | Expect::Lost => [Seen::Silence].into(),
         };

@@ -15,11 +15,11 @@ pub(crate) struct Fabric {
 impl Fabric {
     /// Creates the namespace and its segments.
     pub(crate) fn new(
-        territory: &Namespaces,
+        namespaces: &Namespaces,
         segments: &[Segment],
         mtu_between: Option<u16>,
     ) -> Result<Self> {
-        let netns = Netns::new(&territory.netns("fabric"))?;
+        let netns = Netns::new(&namespaces.netns("fabric"))?;
         // The fabric routes between the segments: the answer to a packet may take another segment.
         netns.sysctl("net.ipv4.ip_forward", "1")?;
         netns.sysctl("net.ipv6.conf.all.forwarding", "1")?;
@@ -39,7 +39,7 @@ impl Fabric {
             }
         }
         if mtu_between.is_some() {
-            netns.tell_every_error()?;
+            netns.report_every_error()?;
         }
         Ok(Self { netns })
     }

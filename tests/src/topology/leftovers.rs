@@ -57,9 +57,9 @@ impl Namespaces {
     /// One with a name for people; it stays when the value is dropped.
     pub(crate) fn named(name: &str) -> Result<Self> {
         remove_named(name)?;
-        let mut territory = Self::new(format!("{name}-"), Path::new("/run").join(name), name)?;
-        territory.kept = true;
-        Ok(territory)
+        let mut namespaces = Self::new(format!("{name}-"), Path::new("/run").join(name), name)?;
+        namespaces.kept = true;
+        Ok(namespaces)
     }
 
     fn new(netns_prefix: String, directory: PathBuf, cgroup: &str) -> Result<Self> {

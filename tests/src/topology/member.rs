@@ -32,16 +32,16 @@ pub struct Member {
 impl Member {
     /// Wraps a namespace and starts the peer process in it, in `cgroup` if there is one.
     pub(crate) fn new(
-        territory: &Namespaces,
+        namespaces: &Namespaces,
         name: &str,
         mut netns: Netns,
         addresses: Addresses,
         cgroup: Option<PathBuf>,
     ) -> Result<Self> {
-        if territory.kept {
+        if namespaces.kept {
             netns.keep();
         }
-        let home = Home::new(netns.handle(), cgroup, territory.kept);
+        let home = Home::new(netns.handle(), cgroup, namespaces.kept);
         let peer = Peer::start(name, &home)?;
         Ok(Self { name: name.to_owned(), peer, home, netns, addresses })
     }

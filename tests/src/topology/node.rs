@@ -36,14 +36,14 @@ pub struct Pod {
 impl Node {
     /// Creates node `number` (counted from 1) and its pods.
     pub(crate) fn new(
-        territory: &Namespaces,
+        namespaces: &Namespaces,
         builder: &Builder,
         fabric: &Fabric,
         number: u8,
     ) -> Result<Self> {
         let letter = char::from(b'a' + number - 1);
         let name = format!("node-{letter}");
-        let netns = forwarding_netns(&territory.netns(&name), builder)?;
+        let netns = forwarding_netns(&namespaces.netns(&name), builder)?;
         let segments = builder.segments_of(number);
         for segment in segments {
             let addresses = segment.host(address::node(number))?;
@@ -58,34 +58,34 @@ impl Node {
         if builder.firewall {
             firewall::install(&netns, number)?;
         }
-        let cgroup = territory.cgroup(&name)?;
+        let cgroup = namespaces.cgroup(&name)?;
         if !builder.checksum_offload {
             switch_checksum_offload_off(&netns, home.device())?;
         }
         let addresses = home.host(address::node(number))?;
-        let host_cgroup = territory.cgroup(&format!("{name}/host"))?;
-        let host = Member::new(territory, &name, netns, addresses, Some(host_cgroup))?;
-        let (directory, bpf) = (territory.directory(&name)?, territory.bpffs(&name)?);
+        let host_cgroup = namespaces.cgroup(&format!("{name}/host"))?;
+        let host = Member::new(namespaces, &name, netns, addresses, Some(host_cgroup))?;
+        let (directory, bpf) = (namespaces.directory(&name)?, namespaces.bpffs(&name)?);
         let pods = Vec::new();
         let mut node = Self { pods, host, number, directory, bpf, cgroup };
-        (0..builder.pods).try_for_each(|_| node.add_pod(territory, builder))?;
+        (0..builder.pods).try_for_each(|_| node.add_pod(namespaces, builder))?;
         Ok(node)
     }
 
     /// Adds the next pod, with the same kind of wire as the others.
-    pub(crate) fn add_pod(&mut self, territory: &Namespaces, builder: &Builder) -> Result<()> {
+    pub(crate) fn add_pod(&mut self, namespaces: &Namespaces, builder: &Builder) -> Result<()> {
         let index = self.pods.len() as u8 + 1;
         let short = format!("{}{index}", self.host.name().trim_start_matches("node-"));
         let (name, device) = (format!("pod-{short}"), format!("veth-{short}"));
-        let netns = Netns::new(&territory.netns(&name))?;
+        let netns = Netns::new(&namespaces.netns(&name))?;
         let addresses = address::pod(self.number, index)?;
         builder.wire.connect(self.host.netns(), &device, &netns)?;
         builder.shape.connect(self.host.netns(), self.number, &netns, (&device, addresses))?;
         if !builder.checksum_offload {
             switch_checksum_offload_off(&netns, "eth0")?;
         }
-        let cgroup = territory.cgroup(&format!("{}/pods", self.host.name()))?;
-        let member = Member::new(territory, &name, netns, addresses, Some(cgroup))?;
+        let cgroup = namespaces.cgroup(&format!("{}/pods", self.host.name()))?;
+        let member = Member::new(namespaces, &name, netns, addresses, Some(cgroup))?;
         let node = self.host.name().to_owned();
         self.pods.push(Pod { member, node, device });
         Ok(())
@@ -203,7 +203,7 @@ fn forwarding_netns(name: &str, builder: &Builder) -> Result<Netns> {
     netns.sysctl("net.ipv6.conf.default.forwarding", "1")?;
     // ICMP errors and redirects share a rate limit for each host (inet_peer_xrlim_allow): a packet forwarded a second
     // ago would suppress an error that a test waits for.
-    netns.tell_every_error()?;
+    netns.report_every_error()?;
     for which in ["all", "default"] {
         let rp_filter = builder.rp_filter.to_string();
         netns.sysctl(&format!("net.ipv4.conf.{which}.rp_filter"), &rp_filter)?;

@@ -124,23 +124,23 @@ impl Peer {
     }
 
     fn done(&self, order: &Order) -> Result<(), Failure> {
-        let report = self.tell(order)?;
+        let report = self.order(order)?;
         if let Report::Done(result) = report { result } else { Err(self.confused(&report)) }
     }
 
     fn asked(&self, order: &Order) -> Result<Answer, Failure> {
-        let report = self.tell(order)?;
+        let report = self.order(order)?;
         if let Report::Asked(result) = report { result } else { Err(self.confused(&report)) }
     }
 
     fn tallied(&self, order: &Order) -> Result<Tally, Failure> {
-        let report = self.tell(order)?;
+        let report = self.order(order)?;
         if let Report::Tallied(tally) = report { Ok(tally) } else { Err(self.confused(&report)) }
     }
 
     /// Asks many questions at the same time, and returns the outcomes of each, in the same order.
     pub fn survey(&self, inquiries: Vec<Inquiry>) -> Result<Vec<Endings>, Failure> {
-        let report = self.tell(&Order::Survey(inquiries))?;
+        let report = self.order(&Order::Survey(inquiries))?;
         if let Report::Surveyed(endings) = report {
             Ok(endings)
         } else {
@@ -148,7 +148,7 @@ impl Peer {
         }
     }
 
-    fn tell(&self, order: &Order) -> Result<Report, Failure> {
+    fn order(&self, order: &Order) -> Result<Report, Failure> {
         self.converse(order)
             .map_err(|error| Failure::Other(format!("peer of {}: {error:#}", self.name)))
     }

@@ -34,7 +34,7 @@ fn is_answered(world: &World, asker: Asker<'_>) -> Result<()> {
                     is_right,
                     "{name} asks {path:?} for {backend}, source {source}: {answer:?}"
                 );
-                if protocol == Protocol::Udp && !is_told_size(asker, path, world)? {
+                if protocol == Protocol::Udp && !is_answered_with_mtu(asker, path, world)? {
                     let sized = question.sized(LARGE, LARGE);
                     let large = || format!("{LARGE} bytes to {path:?} for {backend}");
                     drop(ask(asker.member, sized).with_context(large)?);
@@ -47,7 +47,7 @@ fn is_answered(world: &World, asker: Asker<'_>) -> Result<()> {
 
 /// Whether the first packet of a host to its own address is answered with the MTU of the path to the backend, because
 /// `lo` does not limit it.
-fn is_told_size(asker: Asker<'_>, path: ServicePath, world: &World) -> Result<bool> {
+fn is_answered_with_mtu(asker: Asker<'_>, path: ServicePath, world: &World) -> Result<bool> {
     let Some(node) = asker.node.filter(|_| asker.is_host) else { return Ok(false) };
     let own = world.rig.node(node)?.addresses();
     Ok(own.both().contains(&path.to.ip()))

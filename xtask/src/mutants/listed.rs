@@ -45,19 +45,19 @@ struct Function {}
 
 #[derive(Clone, Debug, Deserialize)]
 struct Span {
-    start: Place,
+    start: Position,
 }
 
 /// A line and a column in a file, both counted from 1.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) line: usize,
     pub(super) column: usize,
 }
 
 impl Mutant {
     /// The place of the change.
-    pub(super) const fn place(&self) -> Place {
+    pub(super) const fn position(&self) -> Position {
         self.span.start
     }
 

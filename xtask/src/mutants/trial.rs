@@ -54,7 +54,7 @@ pub(super) fn all(
     copy: &Copy,
     built: &Built,
     jobs: usize,
-    told: impl Fn(u32) + Sync,
+    report: impl Fn(u32) + Sync,
 ) -> BTreeMap<u32, Outcome> {
     let numbers: Vec<u32> = built.woven.iter().copied().collect();
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
@@ -62,7 +62,7 @@ pub(super) fn all(
         while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
             let outcome = run(copy, built, *number);
             if outcome == Outcome::Missed {
-                told(*number);
+                report(*number);
             }
             if let Ok(mut outcomes) = outcomes.lock() {
                 outcomes.insert(*number, outcome);

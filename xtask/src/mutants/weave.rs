@@ -10,21 +10,21 @@ use syn::spanned::Spanned as _;
 use syn::visit_mut::{self, VisitMut};
 use syn::{Arm, BinOp, Block, Expr, ExprStruct, UnOp, parse_quote};
 
-use super::listed::{Genre, Mutant, Place};
+use super::listed::{Genre, Mutant, Position};
 
 /// Returns the code with the mutants in it, and the numbers of the mutants that could be woven.
 pub(super) fn weave(code: &str, mutants: &[(u32, &Mutant)]) -> Result<(String, BTreeSet<u32>)> {
     let mut file = syn::parse_file(code).context("no Rust")?;
     let mut weaver = Weaver { mutants: BTreeMap::new(), woven: BTreeSet::new() };
     for (number, mutant) in mutants {
-        weaver.mutants.entry(mutant.place()).or_default().push((*number, (*mutant).clone()));
+        weaver.mutants.entry(mutant.position()).or_default().push((*number, (*mutant).clone()));
     }
     weaver.visit_file_mut(&mut file);
     Ok((file.into_token_stream().to_string(), weaver.woven))
 }
 
 struct Weaver {
-    mutants: BTreeMap<Place, Vec<(u32, Mutant)>>,
+    mutants: BTreeMap<Position, Vec<(u32, Mutant)>>,
     woven: BTreeSet<u32>,
 }
 
@@ -32,8 +32,8 @@ impl Weaver {
     /// The mutants of a kind at a place.
     fn at(&self, span: Span, genre: Genre) -> Vec<(u32, String)> {
         let start = span.start();
-        let place = Place { line: start.line, column: start.column + 1 };
-        let all = self.mutants.get(&place).into_iter().flatten();
+        let position = Position { line: start.line, column: start.column + 1 };
+        let all = self.mutants.get(&position).into_iter().flatten();
         let here = all.filter(|(_, mutant)| mutant.genre == genre);
         here.map(|(number, mutant)| (*number, mutant.replacement.clone())).collect()
     }

@@ -153,7 +153,7 @@ impl Scenes {
                 .chain(many)
                 .flat_map(|flows| Pair::all(kind, flows).into_iter().map(move |pair| (flows, pair)))
             {
-                let mut kernel = Kernel::new(ring::room(flows))?;
+                let mut kernel = Kernel::new(ring::capacity(flows))?;
                 let (node, order) = rings(kind, flows, pair);
                 kernel.load_ordered(&node, &order).with_context(|| format!("{flows} flows"))?;
                 let payload = if pair.of == Of::Cluster {
@@ -165,7 +165,7 @@ impl Scenes {
                 scenes.push(Ring { kind, flows, pair, kernel, payload });
             }
             for hook in [Hook::PodIngress, Hook::EdgeIngress] {
-                first.push((kind, hook, Kernel::new(ring::room(1))?));
+                first.push((kind, hook, Kernel::new(ring::capacity(1))?));
             }
         }
         Ok(Self { rings: scenes, first })

@@ -28,10 +28,10 @@ impl Object {
     /// Loads an object whose tables have room for this number of flows.
     fn load(object: &[u8], flows: usize) -> Result<Self> {
         let mut loader = PacketLog::Off.loader();
-        let room = ring::room(flows) as u32;
+        let capacity = ring::capacity(flows) as u32;
         // Only one family has a ring of [`MANY`] flows; tables of the other family stay small.
-        let others = ring::room(if flows == MANY { 1 } else { flows }) as u32;
-        let loader = loader.map_max_entries("FLOWS4", room).map_max_entries("FLOWS6", others);
+        let others = ring::capacity(if flows == MANY { 1 } else { flows }) as u32;
+        let loader = loader.map_max_entries("FLOWS4", capacity).map_max_entries("FLOWS6", others);
         let mut ebpf = loader.load(object).context("load the object")?;
         for (name, program) in ebpf.programs_mut() {
             match program {

@@ -19,9 +19,9 @@ pub(super) const MANY: usize = 1 << 20;
 
 /// The capacity of a flow table: the default, or four times the number of flows. Both entries of [`MANY`] flows then
 /// fill half of it, as those of 65,536 flows fill half of the default.
-pub(super) const fn room(flows: usize) -> usize {
-    const ROOM: usize = 262_144;
-    if 4 * flows > ROOM { 4 * flows } else { ROOM }
+pub(super) const fn capacity(flows: usize) -> usize {
+    const CAPACITY: usize = 262_144;
+    if 4 * flows > CAPACITY { 4 * flows } else { CAPACITY }
 }
 /// The smallest number of repeats of one measurement: about 10 ms.
 const REPEATS: usize = 65_536;

@@ -81,7 +81,7 @@ impl Singles {
                     Verdict::Translated(Translation::Reply),
                 ),
             ] {
-                let mut kernel = Kernel::new(ring::room(1))?;
+                let mut kernel = Kernel::new(ring::capacity(1))?;
                 kernel.load(&node).with_context(|| case.name())?;
                 all.push(Single { kind, hook, case, packet, verdict, kernel });
             }

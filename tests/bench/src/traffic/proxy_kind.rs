@@ -24,7 +24,8 @@ pub(super) enum ProxyKind {
     Minimal,
     /// The smallest tc programs for one `ClusterIP`, with every packet through the stack.
     MinimalStack,
-    /// No proxy, and all members send complete checksums as over a physical wire: the reference of [`ProxyKind::OursXdp`].
+    /// No proxy, and all members send complete checksums as over a physical wire: the reference of
+    /// [`ProxyKind::OursXdp`].
     PlainWhole,
     /// Our agent with XDP on the external interfaces. XDP leaves packets with a partial checksum to tc, so all members
     /// send complete checksums.

@@ -50,7 +50,7 @@ const SECURITY: [&str; 6] = [
 
 /// The resources that the node gives to every container of a pod.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Resources {
     pub(super) netns: String,
     pub(super) volumes: BTreeMap<String, PathBuf>,
     /// Files and directories of every container: path on this machine, path in the container.
@@ -71,18 +71,18 @@ pub(super) fn known(what: &str, object: &Value, names: &[&str]) -> Result<()> {
 /// Returns the flags for `ctr run`, and the environment variables among them.
 pub(super) fn container_flags(
     container: &Value,
-    place: &Place,
+    resources: &Resources,
 ) -> Result<(Vec<String>, BTreeMap<String, String>)> {
     known("a container", container, &CONTAINER)?;
-    let mut flags = vec![format!("--with-ns=network:{}", place.netns)];
+    let mut flags = vec![format!("--with-ns=network:{}", resources.netns)];
     security(&container["securityContext"], &mut flags)?;
-    for (from, to) in &place.always {
+    for (from, to) in &resources.always {
         flags.push(mount(from, to, "rbind:rprivate:ro"));
     }
     for asked in container["volumeMounts"].as_array().into_iter().flatten() {
         known("a mount", asked, &["name", "mountPath", "mountPropagation", "readOnly"])?;
         let name = asked["name"].as_str().context("a mount without name")?;
-        let from = place.volumes.get(name).with_context(|| format!("no volume {name}"))?;
+        let from = resources.volumes.get(name).with_context(|| format!("no volume {name}"))?;
         let to = asked["mountPath"].as_str().context("a mount without path")?;
         let propagation = match asked["mountPropagation"].as_str() {
             Some("Bidirectional") => {
@@ -95,7 +95,7 @@ pub(super) fn container_flags(
         let access = if asked["readOnly"] == true { "ro" } else { "rw" };
         flags.push(mount(from, Path::new(to), &format!("rbind:{propagation}:{access}")));
     }
-    let environment = environment(container, place)?;
+    let environment = environment(container, resources)?;
     flags.extend(environment.iter().map(|(name, value)| format!("--env={name}={value}")));
     Ok((flags, environment))
 }
@@ -132,14 +132,14 @@ fn security(context: &Value, flags: &mut Vec<String>) -> Result<()> {
     Ok(())
 }
 
-fn environment(container: &Value, place: &Place) -> Result<BTreeMap<String, String>> {
-    let mut all: BTreeMap<String, String> = place.environment.iter().cloned().collect();
+fn environment(container: &Value, resources: &Resources) -> Result<BTreeMap<String, String>> {
+    let mut all: BTreeMap<String, String> = resources.environment.iter().cloned().collect();
     for entry in container["env"].as_array().into_iter().flatten() {
         let name = entry["name"].as_str().context("a variable without name")?;
         let field = entry["valueFrom"]["fieldRef"]["fieldPath"].as_str();
         let value = match (entry["value"].as_str(), field) {
             (Some(value), None) => value.to_owned(),
-            (None, Some("spec.nodeName")) => place.node.clone(),
+            (None, Some("spec.nodeName")) => resources.node.clone(),
             other => anyhow::bail!("variable {name} has a value of another kind: {other:?}"),
         };
         drop(all.insert(name.to_owned(), value));

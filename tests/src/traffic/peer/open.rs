@@ -87,7 +87,7 @@ pub struct Many<'a> {
 impl Many<'_> {
     /// Returns the account so far.
     pub fn so_far(&self) -> Result<Ledger, Failure> {
-        let report = self.peer.tell(&Order::RoundsSoFar { id: self.id })?;
+        let report = self.peer.order(&Order::RoundsSoFar { id: self.id })?;
         if let Report::Counted(ledger) = report {
             Ok(ledger)
         } else {
