@@ -43,7 +43,7 @@ mod tests {
     }
 
     #[test]
-    fn first_error_is_told() {
+    fn first_error_is_reported() {
         let all = [Ok(()), Err("second"), Err("third")];
         let error = join_all(all.map(|it| move || it.map_err(anyhow::Error::msg))).unwrap_err();
         assert_eq!(error.to_string(), "second");

@@ -26,7 +26,7 @@ const HEALTH_PORT: u16 = 31_999;
 const SMALL: [&str; 4] = ["--map-size", "BACKENDS=16", "--map-size", "SERVICES=64"];
 
 #[test]
-fn what_is_wrong_is_told_once_about_whom_it_concerns() -> Result<()> {
+fn problems_are_reported_once_on_the_object_concerned() -> Result<()> {
     let mut cluster = Cluster::without_agents(Shape::Routed)?;
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/daemonset.yaml");
     let manifests =
@@ -38,11 +38,11 @@ fn what_is_wrong_is_told_once_about_whom_it_concerns() -> Result<()> {
     let listener = listen(cluster.rig().node(0)?, taken)?;
     cluster.rig_mut().start_agents_from(Source::InPod(&account), &SMALL)?;
     the_younger_of_two_services_hears_who_has_its_address(&cluster)?;
-    a_taken_health_check_port_is_told_by_its_node(&cluster)?;
+    a_taken_health_check_port_is_reported_by_its_node(&cluster)?;
     drop(listener);
     an_address_that_cannot_be_served_is_named(&cluster)?;
-    a_service_without_room_is_told_which_map_is_full(&cluster)?;
-    an_entry_that_a_map_refuses_is_told(&cluster)
+    a_refused_service_has_an_event_that_names_the_full_map(&cluster)?;
+    an_entry_that_a_map_refuses_is_reported(&cluster)
 }
 
 /// `bindAddressHardFail`, as in kube-proxy: an Event about the node, and then the agent ends.
@@ -106,7 +106,7 @@ fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> R
     Ok(())
 }
 
-fn a_taken_health_check_port_is_told_by_its_node(cluster: &Cluster) -> Result<()> {
+fn a_taken_health_check_port_is_reported_by_its_node(cluster: &Cluster) -> Result<()> {
     let service = json!({
         "apiVersion": "v1", "kind": "Service", "metadata": {"name": "balanced"},
         "spec": {
@@ -166,7 +166,7 @@ fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
     })
 }
 
-fn a_service_without_room_is_told_which_map_is_full(cluster: &Cluster) -> Result<()> {
+fn a_refused_service_has_an_event_that_names_the_full_map(cluster: &Cluster) -> Result<()> {
     let endpoints: Vec<Value> =
         (1..=40).map(|last| json!({"addresses": [format!("10.244.9.{last}")]})).collect();
     let service = json!({
@@ -190,7 +190,7 @@ fn a_service_without_room_is_told_which_map_is_full(cluster: &Cluster) -> Result
 }
 
 /// Another process fills a map of one node.
-fn an_entry_that_a_map_refuses_is_told(cluster: &Cluster) -> Result<()> {
+fn an_entry_that_a_map_refuses_is_reported(cluster: &Cluster) -> Result<()> {
     let maps = cluster.rig().node(0)?.bpf().join(LAYOUT).join("maps");
     let mut maps = Maps::open(&maps)?;
     let taken = (1..=u8::MAX).take_while(|number| {

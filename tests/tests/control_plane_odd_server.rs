@@ -63,7 +63,7 @@ fn until_stale(agent: &Agent, kinds: usize, within: Duration) -> Result<()> {
 }
 
 #[test]
-fn outages_are_told_of_every_kind_and_end_soon() -> Result<()> {
+fn outages_of_every_kind_are_reported_and_end_soon() -> Result<()> {
     let (cluster, interceptors, [web, other]) = start()?;
     let (rig, control_plane) = (cluster.rig(), cluster.control_plane());
     let traffic = Traffic::start(rig, &web)?;

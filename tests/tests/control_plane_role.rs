@@ -43,7 +43,7 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
     cluster.endpoints(&web, &[cluster.rig().pod(1, 1)?])?;
     cluster.until_answered_by(&web, &["pod-b2"])?;
     for node in ["node-a", "node-b"] {
-        its_start_is_told(&cluster, node)?;
+        its_start_is_reported(&cluster, node)?;
     }
     for index in [0, 1] {
         let agent = cluster.rig().agent(index)?;
@@ -115,7 +115,7 @@ fn may(cluster: &Cluster, verb: &str, resource: &str) -> bool {
     cluster.control_plane().kubectl(&question).is_ok()
 }
 
-fn its_start_is_told(cluster: &Cluster, node: &str) -> Result<()> {
+fn its_start_is_reported(cluster: &Cluster, node: &str) -> Result<()> {
     wait_until_ok(Duration::from_mins(1), &format!("an Event about {node}"), || {
         let about = format!("regarding.kind=Node,regarding.name={node}");
         let arguments =

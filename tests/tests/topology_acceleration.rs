@@ -364,7 +364,7 @@ fn an_earlier_program_goes_when_its_successor_cannot_be_had() -> Result<()> {
 }
 
 #[test]
-fn a_veth_is_left_alone_unless_told_otherwise() -> Result<()> {
+fn a_veth_is_left_alone_unless_configured_otherwise() -> Result<()> {
     let mut rig = start(Topology::builder(Shape::Routed).nodes(2), "auto")?;
     until_shown(
         rig.agent(0)?,

@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_secs(30);
 
 in_both_shapes!(
     pod_that_appears_later_is_served,
-    pods_are_attached_by_the_event_that_tells_of_them,
+    pods_are_attached_by_the_event_that_announces_them,
     device_that_vanishes_leaves_the_others_served,
     pods_that_leave_are_no_fault,
     pods_that_leave_at_once_are_no_fault,
@@ -58,7 +58,7 @@ fn pod_that_appears_later_is_served(shape: Shape) -> Result<()> {
 }
 
 /// Interfaces are listed every half minute, and failures are retried every second. A new pod must not depend on either.
-fn pods_are_attached_by_the_event_that_tells_of_them(shape: Shape) -> Result<()> {
+fn pods_are_attached_by_the_event_that_announces_them(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let attached = |rig: &Rig, by: &str| -> Result<f64> {
         rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("told_by=\"{by}\"")])

@@ -19,7 +19,7 @@ in_both_shapes!(
     exit_codes_say_what_happened,
     run_that_cannot_begin_says_why,
     maps_that_lag_behind_the_source_are_a_finding,
-    service_manager_is_told_and_resources_are_taken,
+    service_manager_is_notified_and_resources_are_taken,
 );
 
 /// An affinity timeout in seconds that outlasts the test.
@@ -241,7 +241,7 @@ fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
     says(&agent, &diff, &["no differences"])
 }
 
-fn service_manager_is_told_and_resources_are_taken(shape: Shape) -> Result<()> {
+fn service_manager_is_notified_and_resources_are_taken(shape: Shape) -> Result<()> {
     // Upwards, because lowering the score needs CAP_SYS_RESOURCE, which not every machine gives to root.
     let mut rig = Rig::build(Topology::builder(shape))?;
     rig.start_agents(&["--oom-score-adj=500"])?;

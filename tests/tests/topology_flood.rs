@@ -40,13 +40,13 @@ in_both_shapes!(
     flood_makes_no_client_with_a_connection_forgotten,
 );
 
-/// Starts a Service in use, and one that is flooded, with a local and a remote backend. `room` is the capacity of each
+/// Starts a Service in use, and one that is flooded, with a local and a remote backend. `capacity` is that of each
 /// flow table, if not the default.
 fn rig(shape: Shape, capacity: Option<u32>) -> Result<(Rig, [Service; 2])> {
     rig_of(shape, capacity, &["FLOWS", "TRANSIENT4", "TRANSIENT6"])
 }
 
-/// As [`rig`], with `room` as the capacity of these maps.
+/// As [`rig`], with `capacity` as that of these maps.
 fn rig_of(shape: Shape, capacity: Option<u32>, maps: &[&str]) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());

@@ -79,7 +79,7 @@ fn pods_reach_outside_through_a_firewall_that_masquerades_them() -> Result<()> {
 }
 
 #[test]
-fn failures_are_told_apart() -> Result<()> {
+fn failures_are_distinguished() -> Result<()> {
     let topology = Topology::builder(Shape::Routed).nodes(1).pods(1).build()?;
     let (client, node) = (topology.client(), topology.node(0)?);
     let pod = node.pod(0)?;

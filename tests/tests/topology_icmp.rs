@@ -15,7 +15,7 @@ in_both_shapes!(
     backend_that_does_not_listen_refuses_through_the_service,
     router_that_gives_up_names_itself_and_quotes_what_was_sent,
     sockets_of_hosts_hear_of_a_router_that_gives_up,
-    pods_are_not_told_to_go_around_their_node,
+    pods_are_not_redirected_around_their_node,
 );
 
 /// An RST, or an ICMP port unreachable about a translated datagram, reaches the client.
@@ -113,7 +113,7 @@ fn more(mut question: Datagram) -> Datagram {
 }
 
 /// The kernel sends ICMP redirects for a packet that leaves by the interface that it arrived on.
-fn pods_are_not_told_to_go_around_their_node(shape: Shape) -> Result<()> {
+fn pods_are_not_redirected_around_their_node(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);

@@ -93,7 +93,7 @@ fn holds(shape: Shape, setting: &str) -> Result<World> {
     sources::everybody_is_answered(&world)?;
     sources::who_may_not_is_refused_or_hears_nothing(&world)?;
     sources::hairpin_is_answered(&world)?;
-    ports::flows_of_one_port_are_told_apart(&world)?;
+    ports::flows_of_one_port_are_distinguished(&world)?;
     protocols::pings_are_answered(&world, !setting.contains("echo: reject"))?;
     protocols::associations_are_made(&world)?;
     changes::sockets_that_stay_see_changes(&mut world)?;

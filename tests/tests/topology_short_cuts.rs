@@ -230,7 +230,7 @@ fn firewall_that_is_loaded_ends_no_connection() -> Result<()> {
 /// The pod's link has a smaller MTU than the wire: the sender of a too large packet gets an ICMP error, also from the
 /// stack.
 #[test]
-fn a_narrow_way_is_told_of() -> Result<()> {
+fn a_narrow_path_is_reported() -> Result<()> {
     let (rig, services) = start(Topology::builder(Shape::Routed))?;
     let far = services.get(1).context("a far one")?;
     for family in Family::ALL {

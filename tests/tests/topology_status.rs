@@ -101,7 +101,7 @@ fn status_is_one_screen_with_the_agent_running_and_dead() -> Result<()> {
     let mut rig = start()?;
     let mut agent = rig.take_agent(0)?;
     shows(&rig, &agent, SCREEN)?;
-    who_is_attached_is_told(&agent)?;
+    attached_programs_are_listed(&agent)?;
     agent.kill9()?;
     let dead = SCREEN.replace(
         "running (process #)",
@@ -120,7 +120,7 @@ fn shows(rig: &Rig, agent: &Agent, expected: &str) -> Result<()> {
 }
 
 /// Checks that `--verbose` lists the programs at each hook of interfaces and sockets by name and id.
-fn who_is_attached_is_told(agent: &Agent) -> Result<()> {
+fn attached_programs_are_listed(agent: &Agent) -> Result<()> {
     let said = agent.command(&["status", "--verbose"])?;
     let places = ["ingress", "egress"].into_iter().map(|place| ("eth0", place));
     for (at, place) in places.chain(SOCKET_HOOKS.map(|hook| ("sockets", hook))) {

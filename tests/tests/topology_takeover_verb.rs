@@ -164,7 +164,7 @@ fn connections_without_rules_are_taken_over() -> Result<()> {
 }
 
 #[test]
-fn connections_that_find_no_room_are_told_and_cost_no_other() -> Result<()> {
+fn connections_that_do_not_fit_are_reported_and_cost_no_other() -> Result<()> {
     let is_tcp = |protocol| protocol == Protocol::Tcp;
     taken_over_without_rules(&["--map-size=INHERITED=4"], is_tcp, |agent, _, mut kept| {
         // The map lacks room for one tuple of each socket for its answers, and for one more of each UDP socket.

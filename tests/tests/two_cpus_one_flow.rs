@@ -195,7 +195,7 @@ fn flow_that_two_cpus_shift_at_once_has_one_source() -> Result<()> {
 }
 
 #[test]
-fn end_and_reset_that_two_cpus_see_at_once_are_both_noted() -> Result<()> {
+fn end_and_reset_that_two_cpus_see_at_once_are_both_recorded() -> Result<()> {
     let mut kernel = Kernel::new(CAPACITY)?;
     kernel.load(&tables())?;
     let mut out = vec![0; 512];

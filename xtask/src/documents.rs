@@ -204,7 +204,7 @@ fn decisions_and_sections_that_are_cited_exist() {
 }
 
 #[test]
-fn reasons_and_events_are_told_to_operators() {
+fn reasons_and_events_are_documented_for_operators() {
     let events = fs::read_to_string(root().join("lb-common/src/event.rs")).unwrap();
     let metrics = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     for (kinds, heading) in [

@@ -80,7 +80,7 @@ mod tests {
 
     /// Our packages have names by which `.ci/forget` recognises them, and no dependency has such a name.
     #[test]
-    fn our_packages_are_told_from_others_by_name() {
+    fn our_packages_are_distinguished_from_others_by_name() {
         let members = dependencies();
         let is_ours = |name: &str| name == "xtask" || name.starts_with("lb-");
         assert!(members.keys().all(|name| is_ours(name)), "{:?}", members.keys());

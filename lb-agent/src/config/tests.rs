@@ -118,7 +118,7 @@ fn unknown_and_meaningless_fields_are_named() {
 }
 
 #[test]
-fn local_is_told_as_configured_and_else_by_device() {
+fn local_is_detected_as_configured_and_else_by_device() {
     let config = flags(&[]).unwrap();
     assert_eq!(config.flags() & (Settings::NO_DETECTOR | Settings::LOCAL_BY_PREFIX), 0);
     let none = file("detectLocalMode: ClusterCIDR").unwrap();

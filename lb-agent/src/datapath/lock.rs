@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn holder_is_told_from_those_of_other_file_systems() {
+    fn holder_is_distinguished_from_those_of_other_file_systems() {
         assert_eq!(holder(LOCKS, makedev(0, 0x30), 1), Some(13));
         assert_eq!(holder(LOCKS, makedev(0, 0x2f), 1), Some(11));
     }

@@ -68,7 +68,7 @@ async fn body(health: &Health) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn families_tell_of_their_last_update_and_the_whole_of_now() {
+async fn families_report_their_last_update_and_the_whole_the_current_time() {
     let health = Health::new(PATIENCE);
     let unknown = body(&health).await;
     let keys: Vec<_> = unknown.as_object().expect("a mapping").keys().collect();

@@ -102,7 +102,7 @@ fn words(event: Event) -> String {
 }
 
 #[tokio::test]
-async fn what_is_there_is_told_before_synced() {
+async fn existing_objects_are_reported_before_synced() {
     let all = "\
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -182,7 +182,7 @@ async fn a_service_is_as_old_as_the_file_it_was_first_seen_in() {
 }
 
 #[tokio::test]
-async fn only_the_objects_that_changed_are_told() {
+async fn only_the_objects_that_changed_are_reported() {
     let two = |ip: &str| service("a", "10.0.0.1") + "---\n" + &service("b", ip);
     let (mut run, _) = Run::with(&[("a.yaml", &two("10.0.0.2"))]).await;
     run.replace("a.yaml", &two("10.0.0.3"));

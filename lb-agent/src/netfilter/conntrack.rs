@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_whose_destination_is_translated_are_told() {
+    fn connections_whose_destination_is_translated_are_reported() {
         const ESTABLISHED: u8 = 3;
         let connection = |of: &[u8]| connection(Which::Translated, 2, of);
         let found = connection(&message(DESTINATION | 2, ESTABLISHED)).expect("a connection");
@@ -241,14 +241,14 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_keep_their_destination_are_told_apart() {
+    fn connections_that_keep_their_destination_are_distinguished() {
         let kept = |status| connection(Which::Kept, 2, &message(status, 3));
         assert!(kept(2).is_some());
         assert_eq!(kept(DESTINATION), None);
     }
 
     #[test]
-    fn connections_that_are_over_are_told_whether_they_were_translated_or_not() {
+    fn connections_that_are_over_are_reported_whether_they_were_translated_or_not() {
         let over = |status, state| connection(Which::Over, 2, &message(status, state));
         assert!(over(2, OVER[0]).is_some() && over(DESTINATION, OVER[1]).is_some());
         assert_eq!(over(2, 3), None);

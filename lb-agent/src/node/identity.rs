@@ -102,7 +102,7 @@ mod tests {
     use crate::config::Setting;
 
     #[test]
-    fn local_clients_are_told_as_configured_and_else_by_device() {
+    fn local_clients_are_detected_as_configured_and_else_by_device() {
         assert_eq!(LocalClients::of(&Config::default()), LocalClients::PodDevices);
         let bridge = Config {
             detect_local: Setting::new(DetectLocalMode::BridgeInterface),

@@ -11,8 +11,8 @@ impl Reconciler {
     /// Removes the draining frontends that no flow uses.
     ///
     /// `live` are those of [`Reconciler::draining`] with flows, whichever service had the frontend when a flow began
-    /// (it may have passed to another one since). `began` is the time when reading the flows began: frontends that began
-    /// to drain later may have flows that were missed.
+    /// (it may have passed to another one since). `began` is the time when reading the flows began: frontends that
+    /// began to drain later may have flows that were missed.
     pub fn remove_drained(
         &mut self,
         now: Duration,

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_told_from_pages() {
+    fn json_is_distinguished_from_pages() {
         assert!(is_json("application/json") && is_json("Application/JSON; charset=utf-8"));
         assert!(!is_json("text/html") && !is_json("application/json-patch"));
     }

@@ -318,7 +318,7 @@ async fn a_node_we_may_not_read_holds_nobody_up() {
 }
 
 #[tokio::test]
-async fn service_cidrs_are_told_as_a_whole() {
+async fn service_cidrs_are_reported_as_a_whole() {
     let cidr = |name: &str, cidrs: &[&str], version: u32| {
         json!({
             "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hundredth_is_told_only_of_a_hundred() {
+    fn a_hundredth_is_reported_only_of_a_hundred() {
         let late = |values: u32| (1..=values).map(f64::from).collect::<Figure>().late();
         assert_eq!(late(50), Spread { median: 50.0, low: 48.0, high: 50.0 });
         assert_eq!(late(100), Spread { median: 99.0, low: 95.0, high: 100.0 });

@@ -13,7 +13,7 @@ use super::world::World;
 
 /// Two sockets of a host to two frontends of one backend, two sockets of a pod, and sockets of two pods to one
 /// frontend.
-pub(crate) fn flows_of_one_port_are_told_apart(world: &World) -> Result<()> {
+pub(crate) fn flows_of_one_port_are_distinguished(world: &World) -> Result<()> {
     let [near, far, _] = &world.served;
     let askers = world.askers()?;
     let (first, second) = (world.rig.pod(0, 0)?, world.rig.pod(0, 1)?);
@@ -23,11 +23,11 @@ pub(crate) fn flows_of_one_port_are_told_apart(world: &World) -> Result<()> {
                 let paths = world.paths(*asker, served, family)?;
                 // The last path uses the external IP; both it and the ClusterIP are translated by the client's node.
                 let to = [paths[0].to, paths[paths.len() - 1].to];
-                are_told_apart(protocol, &to.map(|to| (asker.member, to)))?;
+                are_distinguished(protocol, &to.map(|to| (asker.member, to)))?;
             }
         }
         let node_port = node_port(world, family)?;
-        are_told_apart(protocol, &[(&**first, node_port), (&**second, node_port)])?;
+        are_distinguished(protocol, &[(&**first, node_port), (&**second, node_port)])?;
     }
     Ok(())
 }
@@ -38,7 +38,7 @@ fn node_port(world: &World, family: Family) -> Result<SocketAddr> {
 }
 
 /// Opens all flows from one port, and uses each of them twice.
-fn are_told_apart(protocol: Protocol, flows: &[(&Member, SocketAddr)]) -> Result<()> {
+fn are_distinguished(protocol: Protocol, flows: &[(&Member, SocketAddr)]) -> Result<()> {
     let (port, mut open) = (unused_port(), Vec::new());
     for (from, to) in flows {
         let question = Ask::new(protocol, *to).from_port(port);

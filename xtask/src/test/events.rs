@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn events_and_text_are_told_apart() {
+    fn events_and_text_are_distinguished() {
         let ended = Case {
             name: "a::b".to_owned(),
             outcome: Outcome::Failed,

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn statement_78_other_types_are_told_in_the_words_of_go() {
+    fn statement_78_other_types_are_reported_in_the_words_of_go() {
         let of = |value: Value| decode("core.Service", &value).unwrap_err();
         assert_eq!(
             of(json!({"spec": {"ports": [{"port": "80"}]}})),

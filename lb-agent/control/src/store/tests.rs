@@ -138,7 +138,7 @@ async fn statement_95_the_past_can_be_listed() {
 }
 
 #[tokio::test]
-async fn statement_98_what_is_forgotten_is_told() {
+async fn statement_98_forgotten_revisions_are_reported() {
     let mut home = Home::new();
     home.retention = Retention { changes: 2, age: Duration::ZERO };
     let store = home.open();

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_kinds_are_told_from_those_of_others() {
+    fn misspelt_kinds_are_distinguished_from_those_of_others() {
         for (version, kind, expected) in [
             ("v1", "Servcie", "Service"),
             ("v1", "service", "Service"),

@@ -193,7 +193,7 @@ fn one_anchor_may_be_repeated_by_every_endpoint() {
 }
 
 #[test]
-fn documents_of_other_kinds_are_told_with_their_line() {
+fn documents_of_other_kinds_are_reported_with_their_line() {
     let text = "# one\n---\napiVersion: v1\nkind: Servcie\n---\nkind: Node\n---\nspec: {}\n";
     let others = contents(text).expect("readable").others;
     let reported: Vec<_> = others.iter().map(|it| (it.line, &*it.api_version, &*it.kind)).collect();

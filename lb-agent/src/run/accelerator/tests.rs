@@ -72,7 +72,7 @@ fn tc_knows_of_what_an_earlier_run_left_until_it_is_off() {
 }
 
 #[test]
-fn tc_is_not_told_of_what_no_device_takes() {
+fn tc_does_not_learn_what_no_device_takes() {
     let mut kernel =
         Kernel { refuses: [(1, "its driver does not support XDP")].into(), ..Kernel::default() };
     let mut accelerator = Accelerator::default();

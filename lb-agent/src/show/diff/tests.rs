@@ -61,7 +61,7 @@ fn where_things_lie_is_no_difference() {
 }
 
 #[test]
-fn every_way_to_differ_is_told() {
+fn every_kind_of_difference_is_reported() {
     let mut actual = held(Vec::new(), vec![asked("web", &[2, 4]), asked("other", &[9])]);
     for (_, service) in &mut actual.services {
         service.affinity = 30;

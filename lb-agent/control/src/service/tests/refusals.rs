@@ -247,7 +247,7 @@ fn statement_39_status() {
 }
 
 #[test]
-fn all_causes_are_told_at_once() {
+fn all_causes_are_reported_at_once() {
     let all = causes(Cluster::dual().create(&json!({
         "type": "Foo", "sessionAffinity": "Bar", "ports": [{"port": 0, "protocol": "X"}],
         "trafficDistribution": "Far",
