@@ -21,7 +21,7 @@ mod verbs;
 
 use verbs::{
     agent, completions, diff, drain_and_cleanup, explain, flows, init, listed, migrate, print,
-    shown, takeover,
+    print_or_watch, takeover,
 };
 
 /// Exit code for a finding (such as a difference or a problem) and for a failure.
@@ -98,7 +98,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Status(options) => {
             // With `--watch` the state of the last screen decides the exit code.
             let mut is_well = true;
-            let _: ExitCode = shown(options.repeat, || {
+            let _: ExitCode = print_or_watch(options.repeat, || {
                 let dir = &options.pins.bpf_dir;
                 let (text, is_well_now) = show::status::status(dir, options.verbose)?;
                 is_well = is_well_now;
@@ -110,7 +110,9 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Service(ServiceVerb::Show(options)) => {
             let (name, namespace) = (&options.name, options.namespace.as_deref());
             let (dir, format) = (&options.pins.bpf_dir, options.format);
-            shown(options.repeat, || Ok(show::services::show(dir, name, namespace, format)?))
+            print_or_watch(options.repeat, || {
+                Ok(show::services::show(dir, name, namespace, format)?)
+            })
         }
         Command::Lb(Lb::List(LbList { ipvs: true, services })) => {
             listed(&services, |dir, scope, _| show::ipvs::list(dir, scope))
@@ -127,7 +129,7 @@ fn execute(command: Command) -> Result<ExitCode> {
         Command::Affinity(AffinityVerb::List(options)) => listed(&options, show::affinity::list),
         Command::Map(MapVerb::List(options)) => {
             let (dir, format) = (&options.pins.bpf_dir, options.format);
-            shown(options.repeat, || Ok(show::map::list(dir, format)?))
+            print_or_watch(options.repeat, || Ok(show::map::list(dir, format)?))
         }
         #[cfg(feature = "standalone")]
         Command::Serve(options) => standalone::serve(&options),

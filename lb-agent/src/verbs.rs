@@ -26,7 +26,10 @@ use crate::{FINDING, UNREACHABLE};
 const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Prints the text, and again at each change when watching.
-pub(crate) fn shown(when: Repeat, text: impl FnMut() -> Result<String>) -> Result<ExitCode> {
+pub(crate) fn print_or_watch(
+    when: Repeat,
+    text: impl FnMut() -> Result<String>,
+) -> Result<ExitCode> {
     let is_screen = io::stdout().is_terminal();
     show::repeat::repeat(when.watch, is_screen, &mut io::stdout(), text)?;
     Ok(ExitCode::SUCCESS)
@@ -38,7 +41,7 @@ type List = fn(&Path, &Scope, Format) -> Result<String, show::Error>;
 /// A list of what belongs to services.
 pub(crate) fn listed(options: &Services, list: List) -> Result<ExitCode> {
     let Services { pins, scope, format, repeat } = options;
-    shown(*repeat, || Ok(list(&pins.bpf_dir, scope, *format)?))
+    print_or_watch(*repeat, || Ok(list(&pins.bpf_dir, scope, *format)?))
 }
 
 /// Lists or deletes flows.
@@ -49,7 +52,7 @@ pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
                 |to: &mut dyn Write| show::flows::list(&pins.bpf_dir, &scope, &filter, format, to);
             if repeat.watch {
                 // One text is compared with the next.
-                return shown(repeat, || {
+                return print_or_watch(repeat, || {
                     let mut text = Vec::new();
                     list(&mut text)?;
                     String::from_utf8(text).context("a list in UTF-8")

@@ -29,7 +29,7 @@ pub(crate) fn protocol(protocol: Protocol) -> String {
 }
 
 /// Reports whether the entry is not a frontend but the marker of an address, whose other ports are refused.
-pub(crate) fn is_mark(frontend: &Frontend) -> bool {
+pub(crate) fn is_marker(frontend: &Frontend) -> bool {
     *frontend == Frontend::cluster_address(frontend.ip)
 }
 
@@ -39,7 +39,7 @@ pub(crate) fn frontend(frontend: &Frontend) -> String {
     let protocol = protocol(frontend.protocol);
     let port = frontend.port.get();
     let at = frontend.ip;
-    if is_mark(frontend) {
+    if is_marker(frontend) {
         format!("{} (marker)", IpAddr::from(at))
     } else if at == Ip::ANY_V4 {
         format!("*:{port}/{protocol}")

@@ -163,8 +163,8 @@ pub(super) fn node_port_address(text: &str) -> Result<Accepted, String> {
         "all" => Ok(Accepted::All),
         "localhost" => Ok(Accepted::Localhost),
         text => prefix(text).map(Accepted::Within).ok_or_else(|| {
-            let shown = crate::snapshot::quoted(text);
-            format!("{shown} is not allowed; allowed: a prefix, primary, all, localhost")
+            let value = crate::snapshot::quoted(text);
+            format!("{value} is not allowed; allowed: a prefix, primary, all, localhost")
         }),
     }
 }

@@ -51,8 +51,8 @@ impl Section {
             | Value::Float(_)
             | Value::Text(_)
             | Value::List(_) => {
-                let shown = document.value.shown();
-                section.wrong(document.location, "", format!("{shown} is not a mapping"));
+                let value = document.value.describe();
+                section.wrong(document.location, "", format!("{value} is not a mapping"));
             }
         }
         section
@@ -250,8 +250,8 @@ impl Section {
 
     fn refuse<T>(&mut self, key: &str, node: &Node, allowed: &str, why: &str) -> Option<T> {
         let separator = if why.is_empty() { "" } else { ": " };
-        let shown = node.value.shown();
-        let message = format!("{shown} is not allowed{separator}{why}; allowed: {allowed}");
+        let value = node.value.describe();
+        let message = format!("{value} is not allowed{separator}{why}; allowed: {allowed}");
         self.wrong(node.location, key, message);
         None
     }

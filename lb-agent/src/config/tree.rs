@@ -28,7 +28,7 @@ pub(super) enum Value {
 
 impl Value {
     /// Returns the value in the form that error messages use.
-    pub(super) fn shown(&self) -> String {
+    pub(super) fn describe(&self) -> String {
         match self {
             Self::Null => "null".into(),
             Self::Bool(value) => value.to_string(),

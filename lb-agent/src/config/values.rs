@@ -29,7 +29,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// Formats a duration so that Go reads exactly this value.
-pub fn shown(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     match (duration.as_secs(), duration.subsec_nanos()) {
         (seconds, 0) => format!("{seconds}s"),
         (_, nanos) if nanos % 1_000_000 == 0 => format!("{}ms", duration.as_millis()),
@@ -84,7 +84,7 @@ mod tests {
         }
         for text in ["24h0m0s", "1m30s", "500ms", "1500us", "7ns"] {
             let read = duration(text).unwrap();
-            assert_eq!(duration(&shown(read)), Ok(read), "{text}");
+            assert_eq!(duration(&format_duration(read)), Ok(read), "{text}");
         }
         for text in ["", "30", "-1s", "soon"] {
             assert!(duration(text).is_err(), "{text}");

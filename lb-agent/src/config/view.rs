@@ -140,8 +140,8 @@ fn plain<T: Serialize>(field: &str, setting: &Setting<T>) -> Entry {
 }
 
 /// Makes an entry whose value is in the notation of the file; [`Config::entries`] marks those of `AgentConfiguration`.
-fn entry<T>(field: &str, setting: &Setting<T>, shown: impl Fn(&T) -> Value) -> Entry {
-    let (field, value) = (field.to_owned(), shown(&setting.value));
+fn entry<T>(field: &str, setting: &Setting<T>, to_json: impl Fn(&T) -> Value) -> Entry {
+    let (field, value) = (field.to_owned(), to_json(&setting.value));
     Entry { is_ours: false, field, value, origin: setting.origin }
 }
 
@@ -166,7 +166,7 @@ fn word<T: PartialEq>(words: &[(&str, T)]) -> impl Fn(&T) -> Value {
 }
 
 fn seconds(time: &Duration) -> Value {
-    json!(values::shown(*time))
+    json!(values::format_duration(*time))
 }
 
 fn texts<T: ToString>(list: &[T]) -> Vec<String> {

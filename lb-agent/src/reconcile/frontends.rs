@@ -39,7 +39,7 @@ impl Frontends {
     ) -> Self {
         let mut ranges = Ranges::default();
         ranges.count_from(settings.services.frontends_epoch);
-        for (frontend, service) in written.iter().filter(|(_, service)| !is_mark(service)) {
+        for (frontend, service) in written.iter().filter(|(_, service)| !is_marker(service)) {
             ranges.add(frontend, service);
         }
         // The time of an earlier run is not known, so their grace period starts again.
@@ -74,9 +74,9 @@ impl Frontends {
         let is_mine = |it: &Frontend| self.claims.contains(&(*it, id));
         let new = plans.keys().filter(|it| !is_there(it) && !is_mine(it)).count();
         let own = plans.iter().filter(|(_, plan)| plan.kind == FrontendKind::ClusterIp);
-        let marks: BTreeSet<Frontend> =
+        let markers: BTreeSet<Frontend> =
             own.map(|(frontend, _)| Frontend::cluster_address(frontend.ip)).collect();
-        new + marks.iter().filter(|mark| !is_there(mark)).count()
+        new + markers.iter().filter(|marker| !is_there(marker)).count()
     }
 
     /// Reports whether an entry will be removed because no service claims it.
@@ -150,8 +150,8 @@ impl Frontends {
     /// Returns the entry of a frontend without a claim: the marker of a `ClusterIP`, a draining frontend, or none.
     pub(super) fn unclaimed(&self, frontend: &Frontend) -> Option<Service> {
         if *frontend == Frontend::cluster_address(frontend.ip) {
-            let mark = Service { flags: Flags::ADDRESS, ..Service::default() };
-            return self.addresses.contains_key(&frontend.ip).then_some(mark);
+            let marker = Service { flags: Flags::ADDRESS, ..Service::default() };
+            return self.addresses.contains_key(&frontend.ip).then_some(marker);
         }
         // Only TCP flows continue after the removal; datagrams look up their frontend again (contract 5).
         let service = self.written.get(frontend).filter(|_| frontend.protocol == Protocol::TCP)?;
@@ -180,7 +180,7 @@ impl Frontends {
             .filter(|(frontend, service)| self.written.get(frontend) != service.as_ref())
             .collect();
         for (frontend, service) in &changes {
-            if let Some(service) = service.as_ref().filter(|service| !is_mark(service)) {
+            if let Some(service) = service.as_ref().filter(|service| !is_marker(service)) {
                 self.ranges.add(frontend, service);
             }
         }
@@ -192,12 +192,12 @@ impl Frontends {
     /// Writes changes in an order that is safe for packets: a marker of a `ClusterIP` refuses its unknown ports, so it
     /// is written after the services and removed before them.
     fn write(&mut self, changes: &[(Frontend, Option<Service>)], now: Duration, ops: &mut Vec<Op>) {
-        let marks = |mark: bool| {
-            changes.iter().filter(move |(frontend, _)| (frontend.port == WirePort::NONE) == mark)
+        let markers = |marker: bool| {
+            changes.iter().filter(move |(frontend, _)| (frontend.port == WirePort::NONE) == marker)
         };
-        let gone = marks(true).filter(|(_, service)| service.is_none());
-        let come = marks(true).filter(|(_, service)| service.is_some());
-        for (frontend, service) in gone.chain(marks(false)).chain(come) {
+        let gone = markers(true).filter(|(_, service)| service.is_none());
+        let come = markers(true).filter(|(_, service)| service.is_some());
+        for (frontend, service) in gone.chain(markers(false)).chain(come) {
             let old = if let Some(service) = service {
                 ops.push(Op::PutService { frontend: *frontend, service: *service });
                 self.written.insert(*frontend, *service)
@@ -205,7 +205,7 @@ impl Frontends {
                 ops.push(Op::RemoveService { frontend: *frontend });
                 self.written.remove(frontend)
             };
-            if let Some(old) = old.filter(|old| !is_mark(old)) {
+            if let Some(old) = old.filter(|old| !is_marker(old)) {
                 self.ranges.remove(frontend, &old);
                 if service.is_none_or(|service| service.id != old.id) {
                     // The count tells packets that the frontend of their flow may belong to another Service now.
@@ -237,7 +237,7 @@ impl Frontends {
     }
 }
 
-const fn is_mark(service: &Service) -> bool {
+const fn is_marker(service: &Service) -> bool {
     service.flags.has(Flags::ADDRESS)
 }
 

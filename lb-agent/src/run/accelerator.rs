@@ -202,7 +202,7 @@ impl Accelerator {
     }
 
     /// Returns by interface name: empty if the program is attached and redirects, else why not.
-    pub(super) fn shown(&self) -> BTreeMap<String, String> {
+    pub(super) fn refusals(&self) -> BTreeMap<String, String> {
         let why = |it: &Outcome| it.refused.clone().or_else(|| it.keeps.clone());
         let outcomes = self.outcomes.values();
         outcomes.map(|it| (it.device.clone(), why(it).unwrap_or_default())).collect()

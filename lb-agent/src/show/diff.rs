@@ -92,7 +92,7 @@ fn compare(
 
 /// Returns the type of an entry: a frontend, or the marker of an address whose other ports are refused.
 fn what(frontend: &Frontend) -> &'static str {
-    if words::is_mark(frontend) {
+    if words::is_marker(frontend) {
         "ClusterIP marker (other ports are refused)"
     } else {
         "the frontend"

@@ -80,36 +80,37 @@ pub(super) fn end<E: Entries>(
     }
     if flow.flags & Flow::MASQUERADED != 0 {
         let tuple = if flow.is_answer() { key.tuple.reversed() } else { flow.to };
-        let mark = FlowKey::new(tuple, key.protocol, Side::EGRESS);
-        removed += take_masquerade(entries, &mark)?;
+        let masquerade = FlowKey::new(tuple, key.protocol, Side::EGRESS);
+        removed += take_masquerade(entries, &masquerade)?;
     }
     Ok(removed)
 }
 
 /// Ends a masquerade entry: it lives as long as the flow that it belongs to.
 fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result<usize, Error> {
-    let is_mark = flow.kind == Kind::MASQUERADE;
-    let reply = if is_mark { key.tuple.reversed() } else { flow.to };
+    let is_masquerade = flow.kind == Kind::MASQUERADE;
+    let reply = if is_masquerade { key.tuple.reversed() } else { flow.to };
     let reply = FlowKey::new(reply, key.protocol, Side::EGRESS);
     // Only the existence counts: the flow's own entries are judged on their own.
     if entries.entry(&reply)?.is_some() {
         return Ok(0);
     }
-    if is_mark {
+    if is_masquerade {
         return take_masquerade(entries, key);
     }
     Ok(usize::from(entries.take(key)?.is_some()))
 }
 
 /// Removes a masquerade entry and the entry of its answers, unless that belongs to another flow by now.
-fn take_masquerade<E: Entries>(entries: &E, mark: &FlowKey) -> Result<usize, Error> {
-    let Some(taken) = entries.take(mark)? else { return Ok(0) };
+fn take_masquerade<E: Entries>(entries: &E, masquerade: &FlowKey) -> Result<usize, Error> {
+    let Some(taken) = entries.take(masquerade)? else { return Ok(0) };
     if taken.to.source == Ip::UNSPECIFIED {
         return Ok(1);
     }
-    let answers = mark.opposite(&taken);
+    let answers = masquerade.opposite(&taken);
     // The tuple may have been given to another flow since.
-    let is_own = entries.entry(&answers)?.is_some_and(|found| found.to.is_reverse_of(&mark.tuple));
+    let is_own =
+        entries.entry(&answers)?.is_some_and(|found| found.to.is_reverse_of(&masquerade.tuple));
     let removed = is_own && entries.take(&answers)?.is_some();
     Ok(1 + usize::from(removed))
 }

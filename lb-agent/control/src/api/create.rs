@@ -108,7 +108,7 @@ pub(crate) fn keep(
     ruled: rules::Ruled,
 ) -> Arc<Object> {
     if wish.is_dry {
-        return Arc::new(Object::shown(key, &ruled.value));
+        return Arc::new(Object::unstored(key, &ruled.value));
     }
     if let Some(decision) = &ruled.decision {
         // The bookings are part of the same transaction, so that no address is booked without its Service.

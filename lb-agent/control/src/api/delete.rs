@@ -115,8 +115,8 @@ pub(crate) fn end(
             set(&mut value, "deletionGracePeriodSeconds", 0.into());
             rules::terminating(kind, &mut value);
             if is_dry {
-                let shown = Object::shown(object.key.clone(), &value);
-                return (Arc::new(shown.at(object.revision)), true);
+                let unstored = Object::unstored(object.key.clone(), &value);
+                return (Arc::new(unstored.at(object.revision)), true);
             }
             return (transaction.put(object.key.clone(), value), true);
         }

@@ -93,11 +93,11 @@ pub(crate) fn change(
     }
     let mut ruled = rules::update(transaction, wish, value, &before)?;
     rules::generation(kind, &mut ruled.value, &before);
-    let shown = Object::shown(old.key.clone(), &ruled.value);
+    let unstored = Object::unstored(old.key.clone(), &ruled.value);
     let warnings = ruled.warnings.clone();
     // As upstream: an update that changes nothing gets no new revision, so watches stay silent.
-    if shown.json == old.json {
-        let object = std::sync::Arc::new(shown.at(old.revision));
+    if unstored.json == old.json {
+        let object = std::sync::Arc::new(unstored.at(old.revision));
         return Ok(Made { object, warnings, is_new: false });
     }
     // The update removed the last finalizer of an object whose deletion was requested before: it goes now.
@@ -110,7 +110,7 @@ pub(crate) fn change(
             rules::addresses::keep(transaction, decision);
         }
         delete::remove(transaction, &old.key, Some(ruled.value));
-        let object = std::sync::Arc::new(shown.at(transaction.revision()));
+        let object = std::sync::Arc::new(unstored.at(transaction.revision()));
         return Ok(Made { object, warnings, is_new: false });
     }
     let object = create::keep(transaction, wish, old.key.clone(), ruled);

@@ -64,8 +64,8 @@ impl Object {
         Self::of(key, &value, json.into(), revision)
     }
 
-    /// Makes an object that is only shown: a dry run, or a comparison with the stored one.
-    pub(crate) fn shown(key: Key, value: &Value) -> Self {
+    /// Makes an object that is not stored: of a dry run, or a comparison with the stored one.
+    pub(crate) fn unstored(key: Key, value: &Value) -> Self {
         let mut json = Vec::new();
         let kind = Kind::kept(&key.resource);
         schema::encode(kind.map_or("", |it| it.type_name), value, &mut json);

@@ -19,7 +19,7 @@ use crate::maps::{SHAPES, Shape};
 
 /// Reports whether a map of a layout has the same content type as ours of that name.
 pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
-    mark(layout, shape).is_dir()
+    entry(layout, shape).is_dir()
 }
 
 /// Reports whether the maps below a `--bpf-dir` belong to a build that gives their bytes another meaning.
@@ -58,7 +58,7 @@ fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
     let recorded = list(&layout.join(MEANINGS))?;
     let is_other = |shape: &&Shape| {
         let is_there = layout.join("maps").join(shape.name).exists();
-        is_there && recorded.iter().any(|mark| is_about(mark, shape)) && !is_same(layout, shape)
+        is_there && recorded.iter().any(|entry| is_about(entry, shape)) && !is_same(layout, shape)
     };
     Ok(SHAPES.iter().filter(is_other).collect())
 }
@@ -67,31 +67,31 @@ fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
 pub(in crate::datapath) fn record(layout: &Path) -> Result<(), Error> {
     let recorded = list(&layout.join(MEANINGS))?;
     for shape in &SHAPES {
-        let mark = mark(layout, shape);
+        let entry = entry(layout, shape);
         // The record of a map that was removed.
-        for old in recorded.iter().filter(|old| **old != mark && is_about(old, shape)) {
+        for old in recorded.iter().filter(|old| **old != entry && is_about(old, shape)) {
             remove(old)?;
         }
-        fs::create_dir_all(&mark).map_err(|source| Error::Pin { path: mark, source })?;
+        fs::create_dir_all(&entry).map_err(|source| Error::Pin { path: entry, source })?;
     }
     Ok(())
 }
 
-fn remove(mark: &Path) -> Result<(), Error> {
-    match fs::remove_dir(mark) {
+fn remove(entry: &Path) -> Result<(), Error> {
+    match fs::remove_dir(entry) {
         Err(source) if source.kind() != io::ErrorKind::NotFound => {
-            Err(Error::Pin { path: mark.to_owned(), source })
+            Err(Error::Pin { path: entry.to_owned(), source })
         }
         Ok(()) | Err(_) => Ok(()),
     }
 }
 
-fn is_about(mark: &Path, shape: &Shape) -> bool {
-    let name = mark.file_name().and_then(|name| name.to_str());
+fn is_about(entry: &Path, shape: &Shape) -> bool {
+    let name = entry.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.split_once('-')).is_some_and(|(map, _)| map == shape.name)
 }
 
-fn mark(layout: &Path, shape: &Shape) -> PathBuf {
+fn entry(layout: &Path, shape: &Shape) -> PathBuf {
     layout.join(MEANINGS).join(format!("{}-{:016x}", shape.name, fingerprint(shape)))
 }
 
@@ -132,12 +132,12 @@ mod tests {
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
         // A fingerprint of another build for a map that does not exist: nothing to take over.
         let other = layout.join(MEANINGS).join("FLOWS6-0123456789abcdef");
-        fs::rename(mark(&layout, flows), &other).unwrap();
+        fs::rename(entry(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         record(&layout).unwrap();
         assert!(is_same(&layout, flows) && !other.exists());
         // The same, and the map exists.
-        fs::rename(mark(&layout, flows), &other).unwrap();
+        fs::rename(entry(&layout, flows), &other).unwrap();
         fs::create_dir_all(layout.join("maps/FLOWS6")).unwrap();
         fs::create_dir(dir.join("v0")).unwrap();
         assert!(is_of_another_build(dir));
@@ -158,7 +158,7 @@ mod tests {
         forget_counters(&layout).unwrap();
         assert!(layout.join("maps/COUNTERS").exists(), "this build counts the same");
         let other = layout.join(MEANINGS).join("COUNTERS-0123456789abcdef");
-        fs::rename(mark(&layout, Shape::of("COUNTERS").unwrap()), other).unwrap();
+        fs::rename(entry(&layout, Shape::of("COUNTERS").unwrap()), other).unwrap();
         assert!(is_of_another_build(dir), "nobody reads them by our names");
         set_aside(dir).unwrap();
         forget_counters(&layout).unwrap();

@@ -121,8 +121,8 @@ impl World {
             assert_eq!(seen.affinity, plan.affinity.unwrap_or(0));
         }
         for (frontend, service) in &self.maps.services {
-            let marks = [Flags::ADDRESS, Flags::DRAINING];
-            let stands = marks.iter().any(|mark| service.flags.has(*mark));
+            let flags = [Flags::ADDRESS, Flags::DRAINING];
+            let stands = flags.iter().any(|flag| service.flags.has(*flag));
             assert!(stands || expected.contains_key(frontend), "{frontend:?} is asked for");
         }
     }

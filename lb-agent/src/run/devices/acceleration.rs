@@ -56,6 +56,6 @@ impl Acceleration {
 
     /// Returns the state of XDP by interface (empty: attached), or `None` if it was reported before.
     pub(super) fn take(&mut self) -> Option<BTreeMap<String, String>> {
-        std::mem::take(&mut self.has_changed).then(|| self.accelerator.shown())
+        std::mem::take(&mut self.has_changed).then(|| self.accelerator.refusals())
     }
 }

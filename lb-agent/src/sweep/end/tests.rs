@@ -134,8 +134,8 @@ fn a_flow_that_is_judged_by_its_reply_is_never_left_without_one() {
 
 #[test]
 fn a_masquerade_without_its_flow_goes() {
-    let [_, _, mark, back] = masqueraded(400).try_into().unwrap();
-    assert_eq!(left(&[mark, back], u32::MAX), 0);
+    let [_, _, masquerade, back] = masqueraded(400).try_into().unwrap();
+    assert_eq!(left(&[masquerade, back], u32::MAX), 0);
     assert_eq!(left(&[back], u32::MAX), 0);
 }
 
@@ -146,8 +146,8 @@ fn a_flow_that_goes_leaves_the_answers_of_another() {
     let Some((_, answers)) = flow.last_mut() else { panic!("four entries") };
     answers.to.destination_port = lb_common::addr::Port::new(1);
     answers.seen = NOW.as_nanos() as u64;
-    let [front, reply, mark, another] = flow.try_into().unwrap();
-    let entries = [front, reply, mark, another].into_iter().collect();
+    let [front, reply, masquerade, another] = flow.try_into().unwrap();
+    let entries = [front, reply, masquerade, another].into_iter().collect();
     let table = Table { entries: RefCell::new(entries), front: front.0, left: Cell::new(u32::MAX) };
     let _went: usize = end(&table, &front.0, &Lifetimes::default(), NOW).unwrap();
     assert_eq!(table.entries.into_inner().into_keys().collect::<Vec<_>>(), [another.0]);
