@@ -117,7 +117,7 @@ functions! {
     }
     Parse: parse l3_parse frame_parse;
     Icmp: icmp l3_icmp;
-    Place: place l3_place;
+    AssignPorts: assign_ports l3_assign_ports;
     Seek: seek l3_seek frame_seek;
     Mend: mend l3_mend frame_mend;
     SeekOut: seek_out l3_seek_out;

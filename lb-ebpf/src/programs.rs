@@ -139,7 +139,7 @@ const EXTERNAL: u8 = 1;
 const HOST: u8 = 2;
 
 /// The role of the interface at a place, and the hooks of incoming and outgoing packets there.
-const fn place(at: u8) -> (Role, Hook, Hook) {
+const fn hooks_at(at: u8) -> (Role, Hook, Hook) {
     let role = match at {
         POD => Role::Pod,
         EXTERNAL => Role::External,
@@ -161,7 +161,7 @@ const fn hooks(role: Role) -> (Hook, Hook) {
 /// Packets that come in at tc.
 #[inline(always)]
 fn ingress<const AT: u8>(context: TcContext) -> i32 {
-    let (role, hook, _) = const { place(AT) };
+    let (role, hook, _) = const { hooks_at(AT) };
     let mut skb = Skb::new(&context);
     let target = Target::device(skb.device());
     let verdict = with(|scratch| {
@@ -174,7 +174,7 @@ fn ingress<const AT: u8>(context: TcContext) -> i32 {
 /// Packets that go out at tc.
 #[inline(always)]
 fn egress<const AT: u8>(context: TcContext) -> i32 {
-    let (role, _, hook) = const { place(AT) };
+    let (role, _, hook) = const { hooks_at(AT) };
     let mut skb = Skb::new(&context);
     let target = Target::device(skb.device());
     let verdict = with(|scratch| {

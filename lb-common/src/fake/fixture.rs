@@ -141,7 +141,7 @@ pub fn run_whole(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
 /// The same with working memory that still holds data of other packets.
 pub fn run_in(step: &Step, tables: &Fake, scratch: &mut Scratch) -> (Verdict, Vec<u8>) {
     let mut packet = packet(step, &step.packet, tables);
-    let (role, goes_out) = place(step.hook);
+    let (role, goes_out) = role_at(step.hook);
     let handle = if goes_out { whole::egress } else { whole::ingress };
     (handle(&mut packet, tables, scratch, role), packet.data)
 }
@@ -173,14 +173,14 @@ fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
 type Paths<P, R> = [fn(&mut P, &Fake, &mut Scratch, Role) -> R; 2];
 
 fn decide<P: Packet, R>(hook: Hook, packet: &mut P, tables: &Fake, paths: Paths<P, R>) -> R {
-    let (role, goes_out) = place(hook);
+    let (role, goes_out) = role_at(hook);
     let [comes_in, out] = paths;
     let handle = if goes_out { out } else { comes_in };
     handle(packet, tables, &mut Scratch::default(), role)
 }
 
 /// The role of the interface of a hook, and whether packets go out by it.
-const fn place(hook: Hook) -> (Role, bool) {
+const fn role_at(hook: Hook) -> (Role, bool) {
     match hook {
         Hook::PodIngress => (Role::Pod, false),
         Hook::EdgeIngress | Hook::EdgeXdp => (Role::External, false),

@@ -39,7 +39,7 @@ fn path<P: Parts<T>, T: Tables>(
         return refuse(packet, tables, scratch);
     }
     if view.piece != Piece::Whole {
-        packet.part(tables, scratch, Part::Place)?;
+        packet.part(tables, scratch, Part::AssignPorts)?;
     }
     packet.part(tables, scratch, Part::Seek)?;
     if tiers::must_mend(scratch.next, &scratch.found.flow) {

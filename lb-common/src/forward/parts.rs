@@ -99,7 +99,7 @@ parts! {
     /// Handles ICMP messages, in either direction.
     Icmp => icmp::part;
     /// Gives a later fragment that comes in the ports of its datagram, or holds it.
-    Place => fragments::place;
+    AssignPorts => fragments::assign_ports;
     /// Finds the flow of a packet that comes in, or decides what becomes of the packet without one.
     Seek => seek::ingress;
     /// Restores the displaced entries of a transient flow.

@@ -31,7 +31,7 @@ fn known<T: Clock + Fragments + Node + Services>(tables: &T, fragment: &Fragment
 /// Decides about a fragment that comes in: gives a later one the ports of its datagram, or holds it. An error ends the
 /// path of the packet.
 #[inline(always)]
-pub(in crate::forward) fn place<P: Packet, T: Clock + Fragments + Node + Services>(
+pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,

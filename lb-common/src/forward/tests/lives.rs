@@ -20,12 +20,12 @@ const NEW: Verdict = Verdict::Translated(Translation::NewFlow);
 const REPLY: Verdict = Verdict::Translated(Translation::Reply);
 
 /// A pod, a ClusterIP and its backends.
-struct Line {
+struct Exchange {
     tables: Fake,
     transport: fn(u8) -> Transport,
 }
 
-impl Line {
+impl Exchange {
     fn tcp() -> Self {
         Self { tables: node(&[(world::LOCAL4, true)]), transport: Transport::Tcp }
     }
@@ -65,12 +65,12 @@ impl Line {
 
     /// A handshake, whose acknowledgements are what the numbers of the other calls follow.
     fn opened() -> Self {
-        let line = Self::tcp();
-        let _new = line.asks(tcp::SYN);
-        let _reply = line.answers(tcp::SYN | tcp::ACK);
-        let _known = line.asks(tcp::ACK);
-        assert_eq!(line.protected(), 2);
-        line
+        let exchange = Self::tcp();
+        let _new = exchange.asks(tcp::SYN);
+        let _reply = exchange.answers(tcp::SYN | tcp::ACK);
+        let _known = exchange.asks(tcp::ACK);
+        assert_eq!(exchange.protected(), 2);
+        exchange
     }
 
     fn protected(&self) -> usize {
@@ -107,38 +107,38 @@ fn key(from: &str, to: &str, side: Side) -> FlowKey {
 
 #[test]
 fn unanswered_flow_stays_displaceable() {
-    let line = Line::tcp();
+    let exchange = Exchange::tcp();
     for verdict in [NEW, FORWARD, FORWARD] {
-        assert_eq!(line.asks(tcp::SYN).0, verdict);
-        line.wait(1);
+        assert_eq!(exchange.asks(tcp::SYN).0, verdict);
+        exchange.wait(1);
     }
-    let _answered = line.answers(tcp::SYN | tcp::ACK);
-    assert_eq!(line.protected(), 0, "the answer may have gone to a forged address");
-    let _refused = line.answers(tcp::RST | tcp::ACK);
-    assert_eq!(line.protected(), 0);
+    let _answered = exchange.answers(tcp::SYN | tcp::ACK);
+    assert_eq!(exchange.protected(), 0, "the answer may have gone to a forged address");
+    let _refused = exchange.answers(tcp::RST | tcp::ACK);
+    assert_eq!(exchange.protected(), 0);
 }
 
 #[test]
 fn rst_is_no_answer() {
-    let line = Line::tcp();
-    let _new = line.asks(tcp::ACK);
-    let _reset = line.answers(tcp::RST);
-    let _more = line.asks(tcp::ACK);
-    line.wait(2);
-    let _more = line.asks(tcp::ACK);
-    assert_eq!(line.protected(), 0);
+    let exchange = Exchange::tcp();
+    let _new = exchange.asks(tcp::ACK);
+    let _reset = exchange.answers(tcp::RST);
+    let _more = exchange.asks(tcp::ACK);
+    exchange.wait(2);
+    let _more = exchange.asks(tcp::ACK);
+    assert_eq!(exchange.protected(), 0);
 }
 
 #[test]
 fn datagrams_are_a_stream_after_two_seconds_of_both_ends() {
-    let line = Line::udp();
+    let exchange = Exchange::udp();
     for (waits, protected) in [(0, 0), (1, 0), (1, 0), (1, 2)] {
-        line.wait(waits);
-        let _asked = line.asks(0);
-        assert_eq!(line.protected(), protected, "after {waits} more seconds");
-        let _answered = line.answers(0);
+        exchange.wait(waits);
+        let _asked = exchange.asks(0);
+        assert_eq!(exchange.protected(), protected, "after {waits} more seconds");
+        let _answered = exchange.answers(0);
     }
-    let silent = Line::udp();
+    let silent = Exchange::udp();
     for _ in 0..9 {
         let _asked = silent.asks(0);
         silent.wait(1);
@@ -163,206 +163,214 @@ fn closed_connection_is_displaceable_and_goes_on_to_its_last_packet() {
             (false, tcp::ACK),
         ],
     ] {
-        let line = Line::opened();
+        let exchange = Exchange::opened();
         for (is_client, flags) in ends {
-            assert_eq!(line.protected(), 2);
-            let verdict = if is_client { line.asks(flags).0 } else { line.answers(flags) };
+            assert_eq!(exchange.protected(), 2);
+            let verdict = if is_client { exchange.asks(flags).0 } else { exchange.answers(flags) };
             assert_eq!(verdict, if is_client { FORWARD } else { REPLY });
-            if line.protected() == 0 {
+            if exchange.protected() == 0 {
                 break;
             }
         }
-        assert_eq!(line.protected(), 0);
+        assert_eq!(exchange.protected(), 0);
         for _ in 0..3 {
-            line.wait(2);
-            assert_eq!(line.answers(tcp::FIN | tcp::ACK), REPLY, "sent again");
-            assert_eq!(line.asks(tcp::ACK).0, FORWARD);
+            exchange.wait(2);
+            assert_eq!(exchange.answers(tcp::FIN | tcp::ACK), REPLY, "sent again");
+            assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
         }
-        assert_eq!(line.tables.all_flows().len(), 2);
-        assert_eq!(line.protected(), 0, "what both ended is not protected again");
-        line.wait(30);
-        assert_eq!(line.asks(tcp::FIN | tcp::ACK).0, Verdict::Pass(PassReason::NoFlow));
+        assert_eq!(exchange.tables.all_flows().len(), 2);
+        assert_eq!(exchange.protected(), 0, "what both ended is not protected again");
+        exchange.wait(30);
+        assert_eq!(exchange.asks(tcp::FIN | tcp::ACK).0, Verdict::Pass(PassReason::NoFlow));
     }
 }
 
 #[test]
 fn half_closed_connection_lives_on() {
-    let line = Line::opened();
-    let _fin = line.asks(tcp::FIN | tcp::ACK);
+    let exchange = Exchange::opened();
+    let _fin = exchange.asks(tcp::FIN | tcp::ACK);
     for _ in 0..4 {
-        line.wait(600);
-        assert_eq!(line.answers(tcp::ACK), REPLY);
-        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
-        assert_eq!(line.protected(), 2);
+        exchange.wait(600);
+        assert_eq!(exchange.answers(tcp::ACK), REPLY);
+        assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
+        assert_eq!(exchange.protected(), 2);
     }
 }
 
 #[test]
 fn syn_of_an_open_connection_moves_nothing() {
-    let mut line = Line::opened();
-    let before = line.entry(Kind::FORWARD).to;
+    let mut exchange = Exchange::opened();
+    let before = exchange.entry(Kind::FORWARD).to;
     // Its service has another backend meanwhile.
-    let service = line.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    line.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = line.tables.backends.get_mut(1) {
+    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    if let Some(row) = exchange.tables.backends.get_mut(1) {
         row.epoch += 1;
     }
-    assert_eq!(line.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
-    assert_eq!((line.entry(Kind::FORWARD).to, line.protected()), (before, 2));
+    assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
+    assert_eq!((exchange.entry(Kind::FORWARD).to, exchange.protected()), (before, 2));
     // Its client has forgotten it and says so to the challenge; or the backend is gone for good.
-    let reset = Line { tables: line.tables.clone(), ..line };
+    let reset = Exchange { tables: exchange.tables.clone(), ..exchange };
     let _rst = reset.asks_with(tcp::RST, [10, 0]);
     assert_eq!(reset.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
-    line.wait(121);
-    assert_eq!(line.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
+    exchange.wait(121);
+    assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
 }
 
 #[test]
 fn unanswered_syn_follows_its_service() {
-    let mut line = Line::tcp();
-    let _new = line.asks(tcp::SYN);
-    let service = line.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    line.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    assert_eq!(line.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)), "while its backend is there");
-    if let Some(row) = line.tables.backends.get_mut(1) {
+    let mut exchange = Exchange::tcp();
+    let _new = exchange.asks(tcp::SYN);
+    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)), "while its backend is there");
+    if let Some(row) = exchange.tables.backends.get_mut(1) {
         row.epoch += 1;
     }
-    assert_eq!(line.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
-    assert_eq!(line.tables.counted(Event::FlowRenewed), 1);
+    assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
+    assert_eq!(exchange.tables.counted(Event::FlowRenewed), 1);
 }
 
 #[test]
 fn blind_reset_of_an_idle_connection_is_not_believed() {
-    let line = Line::opened();
-    line.wait(60);
+    let exchange = Exchange::opened();
+    exchange.wait(60);
     for sequence in [0x8000_0000_u32, 0xffff_0000, 10 + (2 << 20)] {
-        assert_eq!(line.asks_with(tcp::RST, [sequence, 0]).0, FORWARD);
-        assert_eq!((line.protected(), line.entry(Kind::FORWARD).shown.rst), (2, 0), "{sequence}");
+        assert_eq!(exchange.asks_with(tcp::RST, [sequence, 0]).0, FORWARD);
+        assert_eq!(
+            (exchange.protected(), exchange.entry(Kind::FORWARD).shown.rst),
+            (2, 0),
+            "{sequence}"
+        );
     }
     // The number that the backend expects next, by its last acknowledgement.
-    assert_eq!(line.asks_with(tcp::RST, [10, 0]).0, FORWARD);
-    assert_eq!((line.protected(), line.entry(Kind::FORWARD).shown.rst), (0, 1));
+    assert_eq!(exchange.asks_with(tcp::RST, [10, 0]).0, FORWARD);
+    assert_eq!((exchange.protected(), exchange.entry(Kind::FORWARD).shown.rst), (0, 1));
 }
 
 #[test]
 fn reset_that_both_ends_survive_was_forged() {
-    let line = Line::opened();
-    let _data = (line.asks(tcp::ACK), line.answers(tcp::ACK));
-    let _forged = line.asks_with(tcp::RST, [10, 0]);
-    assert_eq!((line.protected(), line.entry(Kind::FORWARD).shown.rst), (0, 1), "it may be");
+    let exchange = Exchange::opened();
+    let _data = (exchange.asks(tcp::ACK), exchange.answers(tcp::ACK));
+    let _forged = exchange.asks_with(tcp::RST, [10, 0]);
+    assert_eq!(
+        (exchange.protected(), exchange.entry(Kind::FORWARD).shown.rst),
+        (0, 1),
+        "it may be"
+    );
     for protected in [0, 2] {
-        line.wait(2);
-        let _data = (line.asks(tcp::ACK), line.answers(tcp::ACK));
-        assert_eq!(line.protected(), protected);
+        exchange.wait(2);
+        let _data = (exchange.asks(tcp::ACK), exchange.answers(tcp::ACK));
+        assert_eq!(exchange.protected(), protected);
     }
-    assert_eq!(line.entry(Kind::FORWARD).shown, Shown::ESTABLISHED);
+    assert_eq!(exchange.entry(Kind::FORWARD).shown, Shown::ESTABLISHED);
 }
 
 /// One RST of somebody who guesses, right after a question and its answer, then silence, and the endpoints change.
 #[test]
 fn blind_reset_of_a_connection_in_use_does_not_move_it() {
-    let mut line = Line::opened();
-    let _data = (line.asks(tcp::ACK), line.answers(tcp::ACK));
-    let _forged = line.asks_with(tcp::RST, [0x8000_0000, 0]);
-    let service = line.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    line.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = line.tables.backends.get_mut(1) {
+    let mut exchange = Exchange::opened();
+    let _data = (exchange.asks(tcp::ACK), exchange.answers(tcp::ACK));
+    let _forged = exchange.asks_with(tcp::RST, [0x8000_0000, 0]);
+    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    if let Some(row) = exchange.tables.backends.get_mut(1) {
         row.epoch += 1;
     }
-    assert_eq!(line.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)), "nor does a SYN after it");
-    line.wait(60);
-    assert_eq!(line.asks(tcp::ACK), (FORWARD, at(world::LOCAL4)));
-    assert_eq!((line.answers(tcp::ACK), line.protected()), (REPLY, 2));
+    assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)), "nor does a SYN after it");
+    exchange.wait(60);
+    assert_eq!(exchange.asks(tcp::ACK), (FORWARD, at(world::LOCAL4)));
+    assert_eq!((exchange.answers(tcp::ACK), exchange.protected()), (REPLY, 2));
 }
 
 #[test]
 fn reset_that_only_its_sender_survives_stays() {
-    let line = Line::opened();
-    let _reset = line.answers_with(tcp::RST, [9, 0]);
+    let exchange = Exchange::opened();
+    let _reset = exchange.answers_with(tcp::RST, [9, 0]);
     for _ in 0..3 {
-        line.wait(2);
-        let _unaware = line.asks(tcp::ACK);
-        assert_eq!((line.protected(), line.entry(Kind::REPLY).shown.rst), (0, 1));
+        exchange.wait(2);
+        let _unaware = exchange.asks(tcp::ACK);
+        assert_eq!((exchange.protected(), exchange.entry(Kind::REPLY).shown.rst), (0, 1));
     }
 }
 
 #[test]
 fn displaced_entries_are_made_anew() {
-    let line = Line::tcp();
-    let _new = line.asks(tcp::SYN);
+    let exchange = Exchange::tcp();
+    let _new = exchange.asks(tcp::SYN);
     let reply = key(world::LOCAL4, world::POD4, Side::EGRESS);
-    let _displaced = line.tables.transient.borrow_mut().remove(&reply);
-    assert_eq!(line.asks(tcp::SYN), (NEW, at(world::LOCAL4)), "a SYN begins anew");
-    assert_eq!(line.answers(tcp::SYN | tcp::ACK), REPLY);
-    let _displaced = line.tables.transient.borrow_mut().remove(&reply);
-    assert_eq!(line.asks(tcp::ACK).0, FORWARD);
-    assert_eq!(line.answers(tcp::ACK), REPLY);
+    let _displaced = exchange.tables.transient.borrow_mut().remove(&reply);
+    assert_eq!(exchange.asks(tcp::SYN), (NEW, at(world::LOCAL4)), "a SYN begins anew");
+    assert_eq!(exchange.answers(tcp::SYN | tcp::ACK), REPLY);
+    let _displaced = exchange.tables.transient.borrow_mut().remove(&reply);
+    assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
+    assert_eq!(exchange.answers(tcp::ACK), REPLY);
     let forward = key(world::POD4, world::CLUSTER4, Side::INGRESS);
-    let _displaced = line.tables.transient.borrow_mut().remove(&forward);
-    assert_eq!(line.asks(tcp::ACK), (NEW, at(world::LOCAL4)));
-    assert_eq!(line.tables.all_flows().len(), 2);
+    let _displaced = exchange.tables.transient.borrow_mut().remove(&forward);
+    assert_eq!(exchange.asks(tcp::ACK), (NEW, at(world::LOCAL4)));
+    assert_eq!(exchange.tables.all_flows().len(), 2);
 }
 
 /// A tuple is given to whoever asks for it while its entry is displaced.
 #[test]
 fn flow_whose_reply_tuple_was_taken_begins_anew_at_once() {
-    let line = Line::udp();
-    let _new = line.asks(0);
+    let exchange = Exchange::udp();
+    let _new = exchange.asks(0);
     let mut reply = key(world::LOCAL4, world::POD4, Side::EGRESS);
     reply.protocol = Protocol::UDP;
-    let mut anothers = line.entry(Kind::REPLY);
+    let mut anothers = exchange.entry(Kind::REPLY);
     anothers.to.source = crate::addr::Ip::v4([10, 96, 0, 77]);
-    let _displaced = line.tables.transient.borrow_mut().insert(reply, anothers);
-    assert_eq!(line.asks(0), (NEW, at(world::LOCAL4)));
-    assert_eq!(line.tables.counted(Event::PortShifted), 1);
-    assert_eq!(line.tables.all_flows().get(&reply), Some(&anothers));
-    assert_eq!(line.asks(0).0, FORWARD);
-    let kinds: Vec<Kind> = line.tables.all_flows().values().map(|flow| flow.kind).collect();
+    let _displaced = exchange.tables.transient.borrow_mut().insert(reply, anothers);
+    assert_eq!(exchange.asks(0), (NEW, at(world::LOCAL4)));
+    assert_eq!(exchange.tables.counted(Event::PortShifted), 1);
+    assert_eq!(exchange.tables.all_flows().get(&reply), Some(&anothers));
+    assert_eq!(exchange.asks(0).0, FORWARD);
+    let kinds: Vec<Kind> = exchange.tables.all_flows().values().map(|flow| flow.kind).collect();
     assert_eq!(kinds.len(), 3, "{kinds:?}");
 }
 
 #[test]
 fn idle_flow_counts_no_more() {
-    for (line, seconds) in [(Line::udp(), 30), (Line::tcp(), 60)] {
-        let _new = line.asks(tcp::SYN);
-        line.wait(seconds - 1);
-        assert_eq!(line.asks(tcp::SYN).0, FORWARD);
-        line.wait(seconds + 1);
-        assert_eq!(line.answers(tcp::SYN | tcp::ACK), Verdict::Pass(PassReason::NotOurs));
-        assert_eq!(line.asks(tcp::SYN).0, NEW);
+    for (exchange, seconds) in [(Exchange::udp(), 30), (Exchange::tcp(), 60)] {
+        let _new = exchange.asks(tcp::SYN);
+        exchange.wait(seconds - 1);
+        assert_eq!(exchange.asks(tcp::SYN).0, FORWARD);
+        exchange.wait(seconds + 1);
+        assert_eq!(exchange.answers(tcp::SYN | tcp::ACK), Verdict::Pass(PassReason::NotOurs));
+        assert_eq!(exchange.asks(tcp::SYN).0, NEW);
     }
     // A packet of one end keeps the entry of the other.
-    let line = Line::opened();
+    let exchange = Exchange::opened();
     for _ in 0..3 {
-        line.wait(80_000);
-        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
+        exchange.wait(80_000);
+        assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
     }
-    assert_eq!(line.answers(tcp::ACK), REPLY);
+    assert_eq!(exchange.answers(tcp::ACK), REPLY);
 }
 
 #[test]
 fn error_is_translated_for_the_sender_of_what_it_quotes_alone() {
-    let line = Line::opened();
+    let exchange = Exchange::opened();
     let quoted = Datagram::tcp(world::POD4, world::LOCAL4, tcp::ACK);
     let error = |to: &str| {
         let mut body = std::vec![0, 0, 5, 0x14];
         body.extend(quoted.network());
         Datagram::icmp("10.9.9.9:1", to, (3, 4), body).build()
     };
-    let verdict = |to| run(&step(Hook::PodEgress, error(to)), &line.tables).0;
+    let verdict = |to| run(&step(Hook::PodEgress, error(to)), &exchange.tables).0;
     assert_eq!(verdict("10.1.0.8:1"), Verdict::Pass(PassReason::NotOurs), "another pod's");
     assert_eq!(verdict("10.1.0.5:1"), Verdict::Translated(Translation::IcmpError));
 }
 
 #[test]
 fn a_packet_without_memory_for_its_flow_is_dropped_and_counted() {
-    let mut line = Line::tcp();
+    let mut exchange = Exchange::tcp();
     let tuple = Tuple::new(at(world::POD4), at(world::CLUSTER4));
     let key = FlowKey::new(tuple, Protocol::TCP, Side::INGRESS);
-    line.tables.flow_failures.insert(key);
-    assert_eq!(line.asks(tcp::SYN).0, Verdict::Drop(DropReason::FlowTableFull));
-    assert_eq!(line.tables.counted(Event::FlowNoMemory), 1);
-    assert!(line.tables.all_flows().is_empty(), "nothing is left of it");
-    line.tables.flow_failures.clear();
-    assert_eq!(line.asks(tcp::SYN).0, NEW);
+    exchange.tables.flow_failures.insert(key);
+    assert_eq!(exchange.asks(tcp::SYN).0, Verdict::Drop(DropReason::FlowTableFull));
+    assert_eq!(exchange.tables.counted(Event::FlowNoMemory), 1);
+    assert!(exchange.tables.all_flows().is_empty(), "nothing is left of it");
+    exchange.tables.flow_failures.clear();
+    assert_eq!(exchange.asks(tcp::SYN).0, NEW);
 }

@@ -1,6 +1,6 @@
 //! How connections end, from either side, and how long what is left of them counts.
 
-use super::{FORWARD, Line, NEW, REPLY};
+use super::{Exchange, FORWARD, NEW, REPLY};
 use crate::addr::Protocol;
 use crate::event::{PassReason, Verdict};
 use crate::fake::{at, world};
@@ -11,47 +11,47 @@ const FIN: u8 = tcp::FIN | tcp::ACK;
 
 #[test]
 fn server_that_closes_first_is_still_sent_to() {
-    let line = Line::opened();
-    assert_eq!(line.answers(FIN), REPLY);
+    let exchange = Exchange::opened();
+    assert_eq!(exchange.answers(FIN), REPLY);
     for _ in 0..4 {
-        line.wait(600);
-        assert_eq!(line.asks(tcp::ACK).0, FORWARD, "the client has more to say");
-        assert_eq!(line.answers(tcp::ACK), REPLY);
-        assert_eq!(line.protected(), 2);
+        exchange.wait(600);
+        assert_eq!(exchange.asks(tcp::ACK).0, FORWARD, "the client has more to say");
+        assert_eq!(exchange.answers(tcp::ACK), REPLY);
+        assert_eq!(exchange.protected(), 2);
     }
-    assert_eq!(line.asks(FIN).0, FORWARD);
-    assert_eq!(line.protected(), 2, "its acknowledgement is to come");
-    assert_eq!(line.answers(tcp::ACK), REPLY);
-    assert_eq!(line.protected(), 0);
-    line.wait(9);
-    assert_eq!(line.answers(tcp::ACK), REPLY, "sent again");
-    line.wait(10);
-    assert_eq!(line.asks(FIN).0, Verdict::Pass(PassReason::NoFlow));
+    assert_eq!(exchange.asks(FIN).0, FORWARD);
+    assert_eq!(exchange.protected(), 2, "its acknowledgement is to come");
+    assert_eq!(exchange.answers(tcp::ACK), REPLY);
+    assert_eq!(exchange.protected(), 0);
+    exchange.wait(9);
+    assert_eq!(exchange.answers(tcp::ACK), REPLY, "sent again");
+    exchange.wait(10);
+    assert_eq!(exchange.asks(FIN).0, Verdict::Pass(PassReason::NoFlow));
 }
 
 #[test]
 fn fin_alone_shortens_no_life_below_that_of_a_half_closed_connection() {
     for is_client in [true, false] {
-        let line = Line::opened();
-        let _fin = if is_client { line.asks(FIN).0 } else { line.answers(FIN) };
-        line.wait(3_599);
-        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
-        line.wait(3_600);
-        assert_eq!(line.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
+        let exchange = Exchange::opened();
+        let _fin = if is_client { exchange.asks(FIN).0 } else { exchange.answers(FIN) };
+        exchange.wait(3_599);
+        assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
+        exchange.wait(3_600);
+        assert_eq!(exchange.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
     }
 }
 
 #[test]
 fn fin_of_both_at_once_waits_for_the_acknowledgements() {
-    let line = Line::opened();
-    let _fins = (line.asks(FIN), line.answers(FIN));
-    assert_eq!(line.protected(), 2);
-    let _again = (line.asks(FIN), line.answers(FIN));
-    assert_eq!(line.protected(), 2, "a FIN that is sent again acknowledges nothing that ends");
-    let _last = line.answers(tcp::ACK);
-    assert_eq!(line.protected(), 0);
+    let exchange = Exchange::opened();
+    let _fins = (exchange.asks(FIN), exchange.answers(FIN));
+    assert_eq!(exchange.protected(), 2);
+    let _again = (exchange.asks(FIN), exchange.answers(FIN));
+    assert_eq!(exchange.protected(), 2, "a FIN that is sent again acknowledges nothing that ends");
+    let _last = exchange.answers(tcp::ACK);
+    assert_eq!(exchange.protected(), 0);
     assert_eq!(
-        (line.entry(Kind::FORWARD).shown, line.entry(Kind::REPLY).shown),
+        (exchange.entry(Kind::FORWARD).shown, exchange.entry(Kind::REPLY).shown),
         (Shown::FIN, Shown::FIN)
     );
 }
@@ -61,17 +61,17 @@ fn fin_of_both_at_once_waits_for_the_acknowledgements() {
 fn fin_that_nothing_proves_leaves_a_keep_alive_interval() {
     let forged = [0x8000_0000, 0];
     for (is_client, is_server) in [(true, false), (false, true), (true, true)] {
-        let line = Line::opened();
-        line.wait(5);
+        let exchange = Exchange::opened();
+        exchange.wait(5);
         if is_client {
-            let _fin = line.asks_with(FIN, forged);
+            let _fin = exchange.asks_with(FIN, forged);
         }
         if is_server {
-            let _fin = line.answers_with(FIN, forged);
+            let _fin = exchange.answers_with(FIN, forged);
         }
-        let _challenges = (line.asks(tcp::ACK), line.answers(tcp::ACK));
-        assert_eq!(line.protected(), 2, "{is_client} {is_server}");
-        lives_for_a_keep_alive_interval(&line);
+        let _challenges = (exchange.asks(tcp::ACK), exchange.answers(tcp::ACK));
+        assert_eq!(exchange.protected(), 2, "{is_client} {is_server}");
+        lives_for_a_keep_alive_interval(&exchange);
     }
 }
 
@@ -79,191 +79,191 @@ fn fin_that_nothing_proves_leaves_a_keep_alive_interval() {
 #[test]
 fn fin_that_nothing_proves_ends_a_connection_with_a_proven_one() {
     for is_servers_first in [true, false] {
-        let line = Line::opened();
-        line.wait(5);
-        let far = |line: &Line| line.answers_with(FIN, [1 << 24, 10]);
-        let near = |line: &Line| line.asks(FIN).0;
+        let exchange = Exchange::opened();
+        exchange.wait(5);
+        let far = |exchange: &Exchange| exchange.answers_with(FIN, [1 << 24, 10]);
+        let near = |exchange: &Exchange| exchange.asks(FIN).0;
         let fins = if is_servers_first {
-            [far(&line), near(&line)]
+            [far(&exchange), near(&exchange)]
         } else {
-            let near = near(&line);
-            [far(&line), near]
+            let near = near(&exchange);
+            [far(&exchange), near]
         };
-        assert_eq!((fins, line.protected()), ([REPLY, FORWARD], 2));
-        assert_eq!(line.asks(tcp::ACK).0, FORWARD);
-        assert_eq!(line.protected(), 0);
-        line.wait(11);
-        assert_eq!(line.asks(tcp::SYN).0, NEW, "its port may be used again");
+        assert_eq!((fins, exchange.protected()), ([REPLY, FORWARD], 2));
+        assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
+        assert_eq!(exchange.protected(), 0);
+        exchange.wait(11);
+        assert_eq!(exchange.asks(tcp::SYN).0, NEW, "its port may be used again");
     }
 }
 
 #[test]
 fn reset_within_its_window_ends_a_connection_and_one_beyond_does_not() {
     for (ahead, is_reset) in [(0, 1), (1 << 16, 1), ((1 << 16) + 1, 0), (u32::MAX, 0)] {
-        let line = Line::opened();
-        line.wait(60);
+        let exchange = Exchange::opened();
+        exchange.wait(60);
         // The backend expects 10, by its last acknowledgement.
-        let _rst = line.asks_with(tcp::RST, [10_u32.wrapping_add(ahead), 0]);
-        assert_eq!(line.entry(Kind::FORWARD).shown.rst, is_reset, "{ahead}");
-        let line = Line::opened();
-        line.wait(60);
+        let _rst = exchange.asks_with(tcp::RST, [10_u32.wrapping_add(ahead), 0]);
+        assert_eq!(exchange.entry(Kind::FORWARD).shown.rst, is_reset, "{ahead}");
+        let exchange = Exchange::opened();
+        exchange.wait(60);
         // The client expects 9.
         let sequence = 9_u32.wrapping_add(ahead);
-        let _rst = line.answers_with(tcp::RST, [sequence, 0]);
-        assert_eq!(line.entry(Kind::REPLY).shown.rst, is_reset, "{ahead} of the backend");
+        let _rst = exchange.answers_with(tcp::RST, [sequence, 0]);
+        assert_eq!(exchange.entry(Kind::REPLY).shown.rst, is_reset, "{ahead} of the backend");
     }
 }
 
 #[test]
 fn reset_of_a_connection_that_one_end_never_spoke_in_counts_at_any_number() {
-    let line = Line::tcp();
-    let _new = line.asks(tcp::SYN);
-    line.wait(20);
-    assert_eq!(line.answers_with(tcp::RST | tcp::ACK, [0x8000_0000, 8]), REPLY);
-    assert_eq!(line.entry(Kind::REPLY).shown.rst, 1);
-    assert_eq!(line.asks(tcp::SYN).0, NEW, "a client that tries again begins anew");
+    let exchange = Exchange::tcp();
+    let _new = exchange.asks(tcp::SYN);
+    exchange.wait(20);
+    assert_eq!(exchange.answers_with(tcp::RST | tcp::ACK, [0x8000_0000, 8]), REPLY);
+    assert_eq!(exchange.entry(Kind::REPLY).shown.rst, 1);
+    assert_eq!(exchange.asks(tcp::SYN).0, NEW, "a client that tries again begins anew");
 }
 
 #[test]
 fn sequence_numbers_come_round() {
-    let line = Line::opened();
-    line.wait(2);
-    let _near_the_end = line.answers_with(tcp::ACK, [8, u32::MAX - 3]);
-    line.wait(60);
-    let _rst = line.asks_with(tcp::RST, [5, 0]);
-    assert_eq!(line.entry(Kind::FORWARD).shown.rst, 1);
+    let exchange = Exchange::opened();
+    exchange.wait(2);
+    let _near_the_end = exchange.answers_with(tcp::ACK, [8, u32::MAX - 3]);
+    exchange.wait(60);
+    let _rst = exchange.asks_with(tcp::RST, [5, 0]);
+    assert_eq!(exchange.entry(Kind::FORWARD).shown.rst, 1);
 }
 
 #[test]
 fn second_reset_does_not_move_the_time_of_the_first() {
-    let line = Line::opened();
-    let _rst = line.answers_with(tcp::RST, [9, 0]);
-    let first = line.entry(Kind::REPLY).seen;
-    line.wait(5);
-    let _again = line.answers_with(tcp::RST, [9, 0]);
-    assert_eq!(line.entry(Kind::REPLY).seen, first);
+    let exchange = Exchange::opened();
+    let _rst = exchange.answers_with(tcp::RST, [9, 0]);
+    let first = exchange.entry(Kind::REPLY).seen;
+    exchange.wait(5);
+    let _again = exchange.answers_with(tcp::RST, [9, 0]);
+    assert_eq!(exchange.entry(Kind::REPLY).seen, first);
 }
 
 #[test]
 fn reset_of_a_connection_that_one_end_alone_spoke_in_counts_at_any_number() {
-    let line = Line::tcp();
-    let _opens = (line.asks(tcp::SYN), line.answers(tcp::SYN | tcp::ACK));
-    line.wait(20);
-    let _rst = line.asks_with(tcp::RST, [0x8000_0000, 0]);
-    assert_eq!(line.entry(Kind::FORWARD).shown.rst, 1);
+    let exchange = Exchange::tcp();
+    let _opens = (exchange.asks(tcp::SYN), exchange.answers(tcp::SYN | tcp::ACK));
+    exchange.wait(20);
+    let _rst = exchange.asks_with(tcp::RST, [0x8000_0000, 0]);
+    assert_eq!(exchange.entry(Kind::FORWARD).shown.rst, 1);
 }
 
-fn lives_for_a_keep_alive_interval(line: &Line) {
-    line.wait(7_250);
-    assert_eq!(line.asks(tcp::SYN).0, FORWARD, "a connection in use is not moved");
-    assert_eq!(line.asks(tcp::ACK).0, FORWARD);
-    assert_eq!(line.answers(tcp::ACK), REPLY);
-    line.wait(7_270);
-    assert_eq!(line.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
+fn lives_for_a_keep_alive_interval(exchange: &Exchange) {
+    exchange.wait(7_250);
+    assert_eq!(exchange.asks(tcp::SYN).0, FORWARD, "a connection in use is not moved");
+    assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
+    assert_eq!(exchange.answers(tcp::ACK), REPLY);
+    exchange.wait(7_270);
+    assert_eq!(exchange.answers(tcp::ACK), Verdict::Pass(PassReason::NotOurs));
 }
 
 /// A genuine one in the middle of fast traffic looks alike: what it ends is gone after a keep-alive interval.
 #[test]
 fn reset_that_nothing_proves_leaves_a_keep_alive_interval() {
     for is_client in [true, false] {
-        let line = Line::opened();
+        let exchange = Exchange::opened();
         let numbers = [0x8000_0000, 0];
         let _rst = if is_client {
-            line.asks_with(tcp::RST, numbers).0
+            exchange.asks_with(tcp::RST, numbers).0
         } else {
-            line.answers_with(tcp::RST, numbers)
+            exchange.answers_with(tcp::RST, numbers)
         };
         let kind = if is_client { Kind::FORWARD } else { Kind::REPLY };
-        let shown = line.entry(kind).shown;
-        assert_eq!((shown.rst, shown.claimed, line.protected()), (0, 1, 2));
-        lives_for_a_keep_alive_interval(&line);
+        let shown = exchange.entry(kind).shown;
+        assert_eq!((shown.rst, shown.claimed, exchange.protected()), (0, 1, 2));
+        lives_for_a_keep_alive_interval(&exchange);
     }
 }
 
 /// A backend that is gone without a word answers nothing, however often its client tries.
 #[test]
 fn syn_keeps_no_connection_alive_that_its_backend_has_left() {
-    let mut line = Line::opened();
-    let service = line.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    line.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = line.tables.backends.get_mut(1) {
+    let mut exchange = Exchange::opened();
+    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    if let Some(row) = exchange.tables.backends.get_mut(1) {
         row.epoch += 1;
     }
     for _ in 0..3 {
-        assert_eq!(line.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
-        line.wait(40);
+        assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
+        exchange.wait(40);
     }
-    line.wait(2);
-    assert_eq!(line.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
+    exchange.wait(2);
+    assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
 }
 
 #[test]
 fn syn_in_a_half_closed_connection_begins_nothing() {
     for is_client in [true, false] {
-        let line = Line::opened();
-        let _fin = if is_client { line.asks(FIN).0 } else { line.answers(FIN) };
-        assert_eq!(line.asks(tcp::SYN).0, FORWARD);
+        let exchange = Exchange::opened();
+        let _fin = if is_client { exchange.asks(FIN).0 } else { exchange.answers(FIN) };
+        assert_eq!(exchange.asks(tcp::SYN).0, FORWARD);
     }
 }
 
 #[test]
 fn syn_after_resets_or_closes_of_both_begins_anew() {
-    let line = Line::opened();
-    let client = |line: &Line| line.asks_with(tcp::RST, [10, 0]).0;
-    let backend = |line: &Line| line.answers_with(tcp::RST, [9, 0]);
-    let _resets = (client(&line), backend(&line));
-    assert_eq!(line.asks(tcp::SYN).0, NEW);
+    let exchange = Exchange::opened();
+    let client = |exchange: &Exchange| exchange.asks_with(tcp::RST, [10, 0]).0;
+    let backend = |exchange: &Exchange| exchange.answers_with(tcp::RST, [9, 0]);
+    let _resets = (client(&exchange), backend(&exchange));
+    assert_eq!(exchange.asks(tcp::SYN).0, NEW);
     for is_client in [true, false] {
-        let line = Line::opened();
-        let _fins = (line.asks(FIN), line.answers(FIN));
-        let _rst = if is_client { client(&line) } else { backend(&line) };
-        assert_eq!(line.asks(tcp::SYN).0, NEW);
+        let exchange = Exchange::opened();
+        let _fins = (exchange.asks(FIN), exchange.answers(FIN));
+        let _rst = if is_client { client(&exchange) } else { backend(&exchange) };
+        assert_eq!(exchange.asks(tcp::SYN).0, NEW);
     }
 }
 
 #[test]
 fn syn_of_a_handshake_that_was_not_completed_follows_its_service() {
-    let mut line = Line::tcp();
-    let _opens = (line.asks(tcp::SYN), line.answers(tcp::SYN | tcp::ACK));
-    let service = line.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    line.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = line.tables.backends.get_mut(1) {
+    let mut exchange = Exchange::tcp();
+    let _opens = (exchange.asks(tcp::SYN), exchange.answers(tcp::SYN | tcp::ACK));
+    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    if let Some(row) = exchange.tables.backends.get_mut(1) {
         row.epoch += 1;
     }
-    assert_eq!(line.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
+    assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
 }
 
 #[test]
 fn what_ends_is_not_protected_and_what_one_end_closed_is() {
     let opens = || {
-        let line = Line::tcp();
-        let _opens = (line.asks(tcp::SYN), line.answers(tcp::SYN | tcp::ACK));
-        line
+        let exchange = Exchange::tcp();
+        let _opens = (exchange.asks(tcp::SYN), exchange.answers(tcp::SYN | tcp::ACK));
+        exchange
     };
-    let line = opens();
-    let _fin = line.asks(FIN);
-    assert_eq!(line.protected(), 2, "the answer to its question is to come");
-    let line = opens();
-    let _resets = (line.asks(tcp::RST), line.answers(tcp::RST), line.asks(tcp::ACK));
-    assert_eq!(line.protected(), 0);
-    let line = opens();
-    let _fin = line.answers(FIN);
-    let _reset = line.answers(tcp::RST);
-    let _fin = line.asks(FIN);
-    assert_eq!(line.protected(), 0);
+    let exchange = opens();
+    let _fin = exchange.asks(FIN);
+    assert_eq!(exchange.protected(), 2, "the answer to its question is to come");
+    let exchange = opens();
+    let _resets = (exchange.asks(tcp::RST), exchange.answers(tcp::RST), exchange.asks(tcp::ACK));
+    assert_eq!(exchange.protected(), 0);
+    let exchange = opens();
+    let _fin = exchange.answers(FIN);
+    let _reset = exchange.answers(tcp::RST);
+    let _fin = exchange.asks(FIN);
+    assert_eq!(exchange.protected(), 0);
 }
 
 /// The tuple of its answers is another flow's by now, whose packets are none of this one's.
 #[test]
 fn entry_of_another_flow_keeps_no_flow_alive() {
-    let line = Line::udp();
-    let _asked = line.asks(0);
-    line.wait(31);
-    let all = line.tables.all_flows();
+    let exchange = Exchange::udp();
+    let _asked = exchange.asks(0);
+    exchange.wait(31);
+    let all = exchange.tables.all_flows();
     let (key, reply) = all.iter().find(|(_, flow)| flow.kind == Kind::REPLY).expect("a reply");
     let mut others = *reply;
     others.to.source = at("10.96.0.99:80").ip;
-    (others.seen, others.shown) = (line.tables.clock.get(), Shown::ESTABLISHED);
-    line.tables.put(*key, others);
-    assert_eq!(line.asks(0).0, NEW);
+    (others.seen, others.shown) = (exchange.tables.clock.get(), Shown::ESTABLISHED);
+    exchange.tables.put(*key, others);
+    assert_eq!(exchange.asks(0).0, NEW);
 }
