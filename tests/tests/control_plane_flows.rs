@@ -193,13 +193,13 @@ fn begin<'a>(world: &'a World, row: &Row) -> Result<Vec<Old<'a>>> {
 }
 
 /// Waits until the flow gets one of these answers, and checks that it keeps it.
-fn is_answered(flow: &Old<'_>, ways: &[Answers]) -> Result<()> {
+fn is_answered(flow: &Old<'_>, expected: &[Answers]) -> Result<()> {
     let mut last = None;
     let answered = wait_until(SOON, "the old flow follows", || {
         let outcome = flow.kept.ask();
-        let way = ways.iter().find(|by| matches(&outcome, **by));
+        let found = expected.iter().find(|by| matches(&outcome, **by));
         last = Some(outcome);
-        way.copied()
+        found.copied()
     });
     let by =
         answered.with_context(|| format!("{:?} {:?}: {last:?}", flow.from, flow.ask.protocol))?;

@@ -146,9 +146,9 @@ impl Accelerator {
     }
 
     /// Returns the indices of the interfaces that XDP may redirect to.
-    pub(super) fn sending(&self) -> BTreeSet<u32> {
-        let sends = |outcome: &Outcome| outcome.refused.is_none() && outcome.keeps.is_none();
-        self.outcomes.iter().filter(|(_, it)| sends(it)).map(|(index, _)| *index).collect()
+    pub(super) fn redirect_targets(&self) -> BTreeSet<u32> {
+        let redirects = |outcome: &Outcome| outcome.refused.is_none() && outcome.keeps.is_none();
+        self.outcomes.iter().filter(|(_, it)| redirects(it)).map(|(index, _)| *index).collect()
     }
 
     fn attempt(

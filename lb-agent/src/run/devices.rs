@@ -133,9 +133,9 @@ impl Devices {
     /// Attaches XDP where possible, and writes the flags of the interfaces.
     fn accelerate(&mut self) {
         self.attach_xdp();
-        let sending = self.acceleration.sending();
+        let redirect_targets = self.acceleration.redirect_targets();
         let (_, attached) = self.attachments.parts();
-        attached.write_flags(&sending, self.facts.has_short_cuts(), &mut self.maps);
+        attached.write_flags(&redirect_targets, self.facts.has_short_cuts(), &mut self.maps);
     }
 
     fn attach_xdp(&mut self) {

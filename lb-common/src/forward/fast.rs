@@ -56,9 +56,9 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
     }
     // The fast path has no stack bypass and no XDP redirect. A bypass asks the kernel for a route for each packet; at
     // tc the flow table must tell whether XDP has translated the packet already.
-    let sends = packet.is_at_xdp() && settings.has(Settings::REDIRECTS);
+    let redirects = packet.is_at_xdp() && settings.has(Settings::REDIRECTS);
     let is_asked = if packet.is_at_xdp() {
-        sends && is_answer
+        redirects && is_answer
     } else {
         settings.has(Settings::BYPASSES)
             || accelerated::may_be(packet, tables, settings, (tuple, class), role)
@@ -85,7 +85,7 @@ fn ingress_of<P: Packet, T: Tables, const V4: bool>(
         Kind::UNMASQUERADE => Translation::Unmasquerade,
         _ => return None,
     };
-    if sends && redirect::may_leave(flow)
+    if redirects && redirect::may_leave(flow)
         || !follow::is_current(tables, settings, flow, &view, is_answer)
     {
         return None;

@@ -48,7 +48,7 @@ fn value(key: Option<&str>, of: &Value) -> Value {
             "".into()
         }
         Value::String(it) if key == Some("cells") && is_age(it) => "<age>".into(),
-        Value::String(it) => text(&told(it)).into(),
+        Value::String(it) => text(&without_store_words(it)).into(),
         Value::Number(it)
             if matches!(key, Some("nodePort" | "healthCheckNodePort"))
                 && it.as_i64() >= Some(30_086) =>
@@ -60,7 +60,7 @@ fn value(key: Option<&str>, of: &Value) -> Value {
 }
 
 /// Words that upstream's store adds to a failed precondition are left out (docs/adr/0033).
-fn told(text: &str) -> String {
+fn without_store_words(text: &str) -> String {
     match (text.split_once("StorageError: "), text.split_once("AdditionalErrorMsg: ")) {
         (Some((head, _)), Some((_, tail))) => format!("{head}{tail}"),
         _ => text.to_owned(),

@@ -50,8 +50,8 @@ impl Acceleration {
     }
 
     /// Returns the indices of the interfaces that XDP may redirect to.
-    pub(super) fn sending(&self) -> BTreeSet<u32> {
-        self.accelerator.sending()
+    pub(super) fn redirect_targets(&self) -> BTreeSet<u32> {
+        self.accelerator.redirect_targets()
     }
 
     /// Returns the state of XDP by interface (empty: attached), or `None` if it was reported before.

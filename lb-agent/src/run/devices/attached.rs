@@ -62,15 +62,16 @@ impl Attached {
     /// Writes for each interface whether it takes redirected frames, and whether its packets may bypass the stack.
     pub(super) fn write_flags(
         &mut self,
-        sending: &BTreeSet<u32>,
+        redirect_targets: &BTreeSet<u32>,
         has_short_cuts: bool,
         maps: &mut Maps,
     ) {
         for (index, assignment) in &self.devices {
-            let sends = if sending.contains(index) { Device::TAKES_FRAMES } else { 0 };
+            let takes_frames =
+                if redirect_targets.contains(index) { Device::TAKES_FRAMES } else { 0 };
             let has_link = matches!(assignment.role, Role::Pod | Role::External);
             let opens = if has_short_cuts && has_link { Device::BYPASS } else { 0 };
-            write(&mut self.flags, maps, assignment, sends | opens);
+            write(&mut self.flags, maps, assignment, takes_frames | opens);
         }
     }
 }

@@ -79,12 +79,12 @@ pub(super) fn acceleration(
         let Some(name) = device_name(index) else { continue };
         let why = state_file.acceleration.get(&name).filter(|why| !why.is_empty());
         if is_accelerated(links, index) {
-            let sends = match why {
+            let state = match why {
                 _ if device.flags & Device::TAKES_FRAMES != 0 => "redirects".to_owned(),
                 Some(why) => format!("passes to tc: {why}"),
                 None => "passes to tc".to_owned(),
             };
-            line(text, "XDP", &format!("{name:<15} attached, {sends}"));
+            line(text, "XDP", &format!("{name:<15} attached, {state}"));
         } else if device.flags & (Device::POD | Device::HOST) == 0 {
             let why = why.map_or("not tried yet", String::as_str);
             line(text, "XDP", &format!("{name:<15} not attached: {why}"));
