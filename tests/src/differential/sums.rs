@@ -11,7 +11,7 @@ use super::bpf;
 use super::kernel::Kernel;
 
 /// Runs packets through the kernel's programs and returns, for each packet that the stack gets, whether its checksum is
-/// right afterwards. Requires [`Kernel::tells_sums`].
+/// right afterwards. Requires [`Kernel::reports_checksums`].
 pub fn sums<'a>(
     kernel: &mut Kernel,
     tables: &Fake,
