@@ -60,13 +60,13 @@ mod tests {
     #[test]
     fn endpoints_have_one_row_each() {
         let at = |host: u8| Endpoint::new(Ip::v4([10, 0, 0, host]), Port::new(80));
-        let mut places = RowsByEndpoint::default();
+        let mut rows = RowsByEndpoint::default();
         for (host, row) in [(3, 7), (1, 8), (2, 9)] {
-            assert_eq!(places.insert(at(host), row), None);
+            assert_eq!(rows.insert(at(host), row), None);
         }
-        assert_eq!(places.insert(at(1), 5), Some(8));
-        assert_eq!((places.get(&at(1)), places.get(&at(4)), places.len()), (Some(5), None, 3));
-        assert_eq!(places.keep(|endpoint| *endpoint != at(3)), [7]);
-        assert_eq!(places.rows().collect::<Vec<_>>(), [5, 9]);
+        assert_eq!(rows.insert(at(1), 5), Some(8));
+        assert_eq!((rows.get(&at(1)), rows.get(&at(4)), rows.len()), (Some(5), None, 3));
+        assert_eq!(rows.keep(|endpoint| *endpoint != at(3)), [7]);
+        assert_eq!(rows.rows().collect::<Vec<_>>(), [5, 9]);
     }
 }

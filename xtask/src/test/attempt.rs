@@ -69,7 +69,7 @@ struct Followed {
     read: u64,
     /// The time at which a test last began or ended.
     last_event: Instant,
-    half: Vec<u8>,
+    partial: Vec<u8>,
     begun: Vec<Begun>,
     cases: Vec<Case>,
     text: Vec<String>,
@@ -167,18 +167,18 @@ enum Late {
 
 impl Followed {
     fn new() -> Self {
-        let (half, begun, cases, text) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { read: 0, last_event: Instant::now(), half, begun, cases, text }
+        let (partial, begun, cases, text) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { read: 0, last_event: Instant::now(), partial, begun, cases, text }
     }
 
     /// Reads the new part of the log, up to the last complete line.
     fn read_on(&mut self, log: &PathBuf) -> Result<()> {
         let mut file = File::open(log).with_context(|| format!("{}", log.display()))?;
         file.seek(SeekFrom::Start(self.read))?;
-        let mut bytes = std::mem::take(&mut self.half);
+        let mut bytes = std::mem::take(&mut self.partial);
         self.read += io::copy(&mut file, &mut bytes)?;
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
-        self.half = bytes.split_off(whole);
+        self.partial = bytes.split_off(whole);
         for line in String::from_utf8_lossy(&bytes).lines() {
             self.take(line);
         }
@@ -230,9 +230,9 @@ impl Followed {
 
     /// Evaluates the end of the program; returns whether all selected tests have run.
     fn conclude(&mut self, file: &str, status: ExitStatus, late: Option<Late>) -> bool {
-        let half = String::from_utf8_lossy(&std::mem::take(&mut self.half)).into_owned();
-        if !half.is_empty() {
-            self.take(&half);
+        let partial = String::from_utf8_lossy(&std::mem::take(&mut self.partial)).into_owned();
+        if !partial.is_empty() {
+            self.take(&partial);
         }
         let begun = std::mem::take(&mut self.begun);
         let had_failures = self.cases.iter().any(|case| case.outcome == Outcome::Failed);

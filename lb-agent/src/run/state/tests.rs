@@ -6,29 +6,29 @@ use crate::reconcile::Limits;
 #[test]
 fn what_could_not_be_written_is_written_when_it_can_be() {
     let directory = tempfile::tempdir().unwrap();
-    let place = directory.path().join("pins");
+    let pins = directory.path().join("pins");
     let mut state = State::at(Path::new("nowhere"), "node-a", ViewHealth::default());
-    state.path = place.join("state.json");
+    state.path = pins.join("state.json");
     state.names = Journal::next_to(&state.path);
     let reconciler = Reconciler::new(Limits { services: 1, backends: 1, lines: 1, sources: 1 });
     // A file in the place of the directory.
-    fs::write(&place, "").unwrap();
+    fs::write(&pins, "").unwrap();
     state.synced();
     state.write_sync();
     state.write_now(&reconciler, Vec::new(), &[]);
     assert!(!state.is_due(), "not without a pause");
-    fs::remove_file(&place).unwrap();
+    fs::remove_file(&pins).unwrap();
     state.write_sync();
-    assert!(place.join("synced").exists());
+    assert!(pins.join("synced").exists());
     state.changed = Instant::now().checked_sub(PAUSE);
     assert!(state.is_due());
     state.write_now(&reconciler, Vec::new(), &[]);
     assert!(state.path.exists(), "though nothing changed");
     assert!(!state.is_due(), "nothing is to be said");
     // The directory is removed, and nothing changes.
-    fs::remove_dir_all(&place).unwrap();
+    fs::remove_dir_all(&pins).unwrap();
     state.write_sync();
-    assert!(place.join("synced").exists());
+    assert!(pins.join("synced").exists());
     assert!(!state.is_due(), "not without a pause");
     state.changed = Instant::now().checked_sub(PAUSE);
     assert!(state.is_due());
