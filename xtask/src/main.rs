@@ -60,6 +60,7 @@ enum Command {
     /// s)
     ///
     /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
+    #[command(alias = "fuzz-twin")]
     FuzzDifferential(differential::Fuzz),
     /// Mutation test of the data path: does a host test detect each small change? (cold 25 min, warm 20 min)
     ///

@@ -44,13 +44,13 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let built =
         step(format!("build of {} mutants", mutants.len()), "cold 3 min", || copy.build(&mutants))?;
     step("tests without a mutant", "2 s", || trial::without(&copy, &built))?;
-    let report = |number| {
+    let missed = |number| {
         if let Some(mutant) = mutants.get(&number) {
             println!("    missed: {}", mutant.name);
         }
     };
     let outcomes = step(format!("tests with each of {}", built.woven.len()), "5 min", || {
-        Ok(trial::all(&copy, &built, options.jobs.into(), report))
+        Ok(trial::all(&copy, &built, options.jobs.into(), missed))
     })?;
     report(&mutants, &outcomes)
 }
