@@ -147,12 +147,14 @@ pub(crate) fn add(key: &FlowKey, flow: &Flow) -> i32 {
 #[unsafe(no_mangle)]
 extern "C" fn flow_add(key: *const FlowKey, flow: *const Flow) -> i32 {
     let (Some(key), Some(flow)) = (lent(key), lent(flow)) else { return NO_MEMORY };
+    // The kernel itself refuses a key that is in the table to which the entry is added; the other table is asked here.
+    let is_protected = flow.is_protected();
     let is_taken = if key.is_v4() {
         let Some((key, _)) = key4(key) else { return NO_MEMORY };
-        FLOWS4.get_ptr(key).is_some()
+        if is_protected { TRANSIENT4.get_ptr(key).is_some() } else { FLOWS4.get_ptr(key).is_some() }
     } else {
         let Some(key) = key6(key) else { return NO_MEMORY };
-        FLOWS6.get_ptr(key).is_some()
+        if is_protected { TRANSIENT6.get_ptr(key).is_some() } else { FLOWS6.get_ptr(key).is_some() }
     };
     if is_taken { EXISTS } else { write(key, flow, NO_EXIST) }
 }
