@@ -150,11 +150,19 @@ fn write_forward(
 pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, fragment, .. } = scratch;
     (found.key, found.flow) = (headers.key, pair.forward);
+    // With the low bits of the clock an expired entry would count as alive whenever these are equal to the tick. The
+    // tick before this one makes the next packet mark the entry, also a packet of the same tick.
+    found.flow.seen = Flow::seen_at(begin.now, tables.tick().wrapping_sub(1));
     let mut stands = true;
     let pending = &mut pair.pending_masquerade;
     if begin.masquerade {
         write_masquerade(&found.key, &found.flow, pending);
         stands = tables.put_flow(&pending.key, &pending.flow);
+        // A sweep that has just taken the forward entry of an earlier flow with this key may not have reached its
+        // protected masquerade, which would hide the new one and then go.
+        if !begin.renews {
+            tables.remove_protected(&pending.key);
+        }
     } else if tables.settings().is_some_and(|all| all.has(Settings::MASQUERADE_KUBE_PROXY)) {
         // An earlier flow between these ends, by another frontend, may have left an entry there whose source is not
         // chosen yet.

@@ -374,3 +374,19 @@ fn a_packet_without_memory_for_its_flow_is_dropped_and_counted() {
     exchange.tables.flow_failures.clear();
     assert_eq!(exchange.asks(tcp::SYN).0, NEW);
 }
+
+/// Entries hold their time with the tick in its last bits. Those of a new flow do so too: with the bits of the clock an
+/// expired entry would count as seen now whenever these bits are equal to the tick.
+#[test]
+fn expired_entry_is_absent_at_every_tick() {
+    let exchange = Exchange::udp();
+    let tick = 9;
+    exchange.tables.ticks.set(Some(7));
+    exchange.tables.clock.set(exchange.tables.clock.get() & !0xffff | u64::from(tick));
+    let _new = exchange.asks(0);
+    assert_eq!(exchange.answers(0), REPLY);
+    exchange.wait(31);
+    exchange.tables.ticks.set(Some(tick));
+    assert_eq!(exchange.asks(0).0, NEW);
+    assert_eq!(exchange.answers(0), REPLY);
+}
