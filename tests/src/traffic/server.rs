@@ -118,7 +118,10 @@ fn serve_udp(socket: &UdpSocket, name: &str, stop: &AtomicBool) {
             continue;
         };
         let question = datagram.get(..length).unwrap_or_default();
-        drop(socket.send_to(&answer(name, client, question), client));
+        if let Err(error) = socket.send_to(&answer(name, client, question), client) {
+            // The client will report a question that timed out: the reason is here.
+            drop(writeln!(io::stderr(), "{name}: answer to {client}: {error}"));
+        }
     }
 }
 
