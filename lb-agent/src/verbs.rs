@@ -226,7 +226,7 @@ pub(crate) fn takeover(options: &TakeoverVerb) -> Result<ExitCode> {
     Ok(if is_over { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
 }
 
-/// The part for which the agent's own three capabilities are not enough.
+/// Mounts the bpffs, for which the capabilities of the running agent are not enough.
 pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     let dir = &config.bpf_dir.value;
     let is_mounted = datapath::mount(dir)?;

@@ -15,8 +15,8 @@ use lb_tests::container::{Containerd, Image, Kubelet, Pod};
 use lb_tests::topology::Shape;
 use lb_tests::wait::wait_until_ok;
 
-/// `CAP_BPF`, `CAP_PERFMON` and `CAP_NET_ADMIN` as bits (`capabilities(7)`).
-const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 12;
+/// `CAP_BPF`, `CAP_PERFMON`, `CAP_SYS_NICE` and `CAP_NET_ADMIN` as bits (`capabilities(7)`).
+const CAPABILITIES: u64 = 1 << 39 | 1 << 38 | 1 << 23 | 1 << 12;
 const SOON: Duration = Duration::from_secs(30);
 /// A name in the certificate of the API server. Connections by name must work, because with several API servers the
 /// manifest names a load balancer.
@@ -90,7 +90,20 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     Ok(())
 }
 
-/// Exactly three capabilities, no way to gain others (`no_new_privs`), a seccomp filter, and a read-only image.
+/// Whether the kernel lets a thread run before others, as the capability and the seccomp profile must allow.
+fn has_real_time_thread(process: &str) -> Result<bool> {
+    for thread in fs::read_dir(format!("{process}/task"))? {
+        let stat = fs::read_to_string(thread?.path().join("stat"))?;
+        // The name, which may contain spaces, ends with the last parenthesis; `rt_priority` is the 38th field after it.
+        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
+        if fields.nth(37).is_some_and(|priority| priority != "0") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Exactly the capabilities of the manifest, no way to gain others (`no_new_privs`), a seccomp filter, and a read-only image.
 fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
     let process = format!("/proc/{}", pod.process()?);
     let status = fs::read_to_string(format!("{process}/status"))?;
@@ -102,6 +115,7 @@ fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
         let found = u64::from_str_radix(field(set)?, 16)?;
         ensure!(found == CAPABILITIES, "{set} is {found:x}");
     }
+    ensure!(has_real_time_thread(&process)?, "no thread of {process} has real-time priority");
     ensure!(field("NoNewPrivs")? == "1" && field("Seccomp")? == "2", "{status}");
     let mounts = fs::read_to_string(format!("{process}/mountinfo"))?;
     let options = |place: &str| {
