@@ -27,6 +27,15 @@ pub struct Assignment {
 
 /// Returns every interface that gets programs, by index.
 pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
+    assignments_among(view, node, |_| true)
+}
+
+/// Returns those of [`assignments`] whose index is wanted.
+pub(crate) fn assignments_among(
+    view: &View,
+    node: &Identity,
+    is_wanted: impl Fn(u32) -> bool,
+) -> Vec<Assignment> {
     let leads = Leads::of(view, node);
     let role = |link: &Link| {
         let (is_external, is_pod) = (leads.is_external(link), leads.is_pod(link));
@@ -46,7 +55,8 @@ pub fn assignments(view: &View, node: &Identity) -> Vec<Assignment> {
         let (index, name) = (link.index, link.name.clone());
         Some(Assignment { index, name, role, device, sources: sources.chosen() })
     };
-    view.links.values().filter_map(assignment).collect()
+    let wanted = view.links.values().filter(|link| is_wanted(link.index));
+    wanted.filter_map(assignment).collect()
 }
 
 /// Returns the values of `ADDRESSES`: the node's addresses, and those that serve `NodePorts` (contract 3.5).

@@ -19,7 +19,7 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::links::{LinkChanges, Links};
 use crate::node::watch::PublishedView;
-use crate::node::{Assignment, ChangeSource, Identity, View, assignments};
+use crate::node::{Assignment, ChangeSource, Identity, View, assignments_among};
 use crate::syscall::raise_priority_most;
 
 /// Time during which an interface belongs to the thread. A CNI plugin finishes sooner.
@@ -88,14 +88,17 @@ impl Newcomers {
         self.shared().early.len()
     }
 
-    /// Takes an interface over from the thread. The thread attaches nothing while the caller holds the result.
-    pub(super) fn take(&self, index: u32) -> Taking<'_> {
-        let mut shared = self.shared();
-        // The main loop decides with all facts; what the thread did early is checked again.
-        let early = shared.early.remove(&index);
-        let was_early = early.is_some_and(|early| early.written.is_some());
-        shared.taken.insert(index);
-        Taking { was_early, _turn: shared }
+    /// Takes an interface over from the thread, which leaves it alone from now on. Returns whether the thread had
+    /// attached it.
+    pub(super) fn take(&self, index: u32) -> bool {
+        // The lock is not held longer: the thread would wait, and a new pod with it, while the caller attaches.
+        let early = {
+            let mut shared = self.shared();
+            shared.taken.insert(index);
+            // The main loop decides with all facts; what the thread did early is checked again.
+            shared.early.remove(&index)
+        };
+        early.is_some_and(|early| early.written.is_some())
     }
 
     /// Records that the main loop no longer serves an interface.
@@ -116,10 +119,10 @@ impl Newcomers {
 
     /// Attaches programs to interfaces of pods that have none, after events.
     ///
-    /// It looks at all interfaces: one can become a pod's because its other end moved to another namespace, which is an
+    /// It looks at all interfaces that the main loop does not serve: one can become a pod's because its other end moved to another namespace, which is an
     /// event about the other end.
     fn attach(&self, view: &View, LinkChanges { changed, gone }: &LinkChanges) {
-        let identity = {
+        let (identity, taken) = {
             let mut shared = self.shared();
             for index in gone {
                 if let Some(early) = shared.early.get_mut(index) {
@@ -130,22 +133,15 @@ impl Newcomers {
             if gone.is_empty() && changed.is_subset(&shared.taken) {
                 return;
             }
-            shared.identity.clone()
+            (shared.identity.clone(), shared.taken.clone())
         };
         let Some(identity) = identity else { return };
         let is_pods = |device: &Assignment| device.role == Role::Pod;
-        for device in assignments(view, &identity).into_iter().filter(is_pods) {
+        let others = |index| !taken.contains(&index);
+        for device in assignments_among(view, &identity, others).into_iter().filter(is_pods) {
             self.shared().attach(device);
         }
     }
-}
-
-/// An interface that the main loop is taking over. Its lock excludes the thread.
-#[derive(Debug)]
-pub(super) struct Taking<'a> {
-    /// Whether the thread had attached it.
-    pub(super) was_early: bool,
-    _turn: MutexGuard<'a, Shared>,
 }
 
 impl Shared {

@@ -13,20 +13,46 @@ const SWITCH: &str = "/sys/kernel/rcu_expedited";
 /// Exists while an agent has the switch on, so that the next agent turns it off if that one was killed.
 const MARKER: &str = "/run/lb-agent/rcu_expedited";
 
-/// Threads of this process take turns, so that none turns the switch off while another one uses it.
-static TURN: Mutex<()> = Mutex::new(());
+/// The threads of this process that use the switch now. They do not wait for each other: one that attaches a new pod
+/// would wait while another one waits for RTNL.
+static USERS: Mutex<Users> = Mutex::new(Users { count: 0, is_ours: false });
+
+/// The number of users of the switch, and whether the last one turns it off.
+struct Users {
+    count: usize,
+    is_ours: bool,
+}
+
+impl Users {
+    /// The first user turns the switch on.
+    fn enter(&mut self, switch: &Path, marker: &Path) {
+        if self.count == 0 {
+            self.is_ours = switch_on(switch, marker);
+        }
+        self.count += 1;
+    }
+
+    /// The last user turns the switch off.
+    fn leave(&mut self, switch: &Path, marker: &Path) {
+        self.count -= 1;
+        if self.count == 0 && self.is_ours {
+            switch_off(switch, marker);
+        }
+    }
+}
+
+fn users() -> MutexGuard<'static, Users> {
+    USERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Grace periods are expedited while this value exists.
-pub(super) struct Expedited {
-    is_ours: bool,
-    _turn: MutexGuard<'static, ()>,
-}
+pub(super) struct Expedited(());
 
 /// Turns expedited grace periods on. If the switch does not exist or is read-only (as `/sys` in a container), grace
 /// periods keep their length.
 pub(super) fn expedite() -> Expedited {
-    let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    Expedited { is_ours: switch_on(Path::new(SWITCH), Path::new(MARKER)), _turn: turn }
+    users().enter(Path::new(SWITCH), Path::new(MARKER));
+    Expedited(())
 }
 
 /// Turns the switch on. Returns whether to turn it off afterwards: false if an administrator has turned it on.
@@ -52,9 +78,7 @@ fn switch_off(switch: &Path, marker: &Path) {
 
 impl Drop for Expedited {
     fn drop(&mut self) {
-        if self.is_ours {
-            switch_off(Path::new(SWITCH), Path::new(MARKER));
-        }
+        users().leave(Path::new(SWITCH), Path::new(MARKER));
     }
 }
 
@@ -77,5 +101,21 @@ mod tests {
         switch_off(&switch, &marker);
         assert_eq!(fs::read_to_string(&switch).unwrap(), "0");
         assert!(!marker.exists());
+    }
+
+    #[test]
+    fn switch_stays_on_for_the_last_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let (switch, marker) = (directory.path().join("switch"), directory.path().join("marker"));
+        let mut users = Users { count: 0, is_ours: false };
+        for before in ["0\n", "1\n"] {
+            fs::write(&switch, before).unwrap();
+            let mut value = |step: fn(&mut Users, &Path, &Path)| {
+                step(&mut users, &switch, &marker);
+                fs::read_to_string(&switch).unwrap().trim().to_owned()
+            };
+            let steps = [Users::enter, Users::enter, Users::leave, Users::leave].map(&mut value);
+            assert_eq!(steps, ["1", "1", "1", before.trim()]);
+        }
     }
 }

@@ -130,14 +130,11 @@ impl Attachments {
 
     fn attach(&mut self, device: Assignment, maps: &mut Maps, numbers: &Numbers) {
         self.attached.forget_flags(device.index);
-        let newcomers = Arc::clone(&self.newcomers);
-        let taking = newcomers.take(device.index);
+        let was_early = self.newcomers.take(device.index);
         let put = maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
             .and_then(|()| self.datapath.attach(device.index, &device.name, device.role));
-        let was_early = taking.was_early;
-        drop(taking);
         match attached {
             Ok(()) => {
                 self.failed.forget(device.index);
