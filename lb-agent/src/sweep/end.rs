@@ -76,16 +76,7 @@ pub(super) fn end<E: Entries>(
         return Ok(0);
     }
     if let Some((key, _)) = &second {
-        let taken = entries.take(key)?;
-        // A packet that began the flow again meanwhile has found this reply entry and made no other.
-        if let Some(taken) = taken
-            && entries.entry(&first.0)?.is_some()
-            && entries.entry(key)?.is_none()
-        {
-            entries.restore(key, &taken)?;
-            return Ok(removed);
-        }
-        removed += usize::from(taken.is_some());
+        removed += usize::from(entries.take(key)?.is_some());
     }
     if flow.flags & Flow::MASQUERADED != 0 {
         let tuple = if flow.is_answer() { key.tuple.reversed() } else { flow.to };

@@ -11,38 +11,22 @@ use super::super::tests::{NOW, masqueraded, pair};
 use super::*;
 
 /// A table with one flow, and a packet of its client before one of the calls.
-///
-/// A packet whose forward entry is gone writes it again, and uses the reply entry where there is one, as the data path
-/// does.
 struct Table {
     entries: RefCell<BTreeMap<FlowKey, Flow>>,
     front: FlowKey,
-    flow: Flow,
-    /// Whether the packet begins the flow again if its forward entry is gone.
-    begins: bool,
     /// The number of calls until the packet comes.
     left: Cell<u32>,
 }
 
 impl Table {
-    /// `call`: the number of calls before the packet.
-    fn new(entries: &[(FlowKey, Flow)], call: u32) -> Self {
-        let (front, flow) = entries[0];
-        let (entries, left) = (RefCell::new(entries.iter().copied().collect()), Cell::new(call));
-        Self { entries, front, flow, begins: false, left }
-    }
-
     fn before_a_call(&self) {
         let left = self.left.get();
         self.left.set(left.wrapping_sub(1));
         if left != 0 {
             return;
         }
-        let mut entries = self.entries.borrow_mut();
-        if let Some(flow) = entries.get_mut(&self.front) {
+        if let Some(flow) = self.entries.borrow_mut().get_mut(&self.front) {
             flow.seen = NOW.as_nanos() as u64;
-        } else if self.begins {
-            entries.entry(self.front).or_insert(self.flow);
         }
     }
 }
@@ -73,7 +57,12 @@ impl Entries for Table {
 
 /// Returns the entries that a sweep leaves of a flow, with a packet before one of its calls.
 fn left(flow: &[(FlowKey, Flow)], call: u32) -> usize {
-    let table = Table::new(flow, call);
+    let [(front, _), ..] = flow else { return 0 };
+    let table = Table {
+        entries: RefCell::new(flow.iter().copied().collect()),
+        front: *front,
+        left: Cell::new(call),
+    };
     for (key, _) in flow {
         let _went: usize = end(&table, key, &Lifetimes::default(), NOW).unwrap();
     }
@@ -128,29 +117,17 @@ fn a_flow_that_is_judged_by_its_reply_is_never_left_without_one() {
     for flow in over() {
         let [(front, _), (reply, _), ..] = flow[..] else { panic!("{flow:?}") };
         for call in 0..8 {
-            let table = Table::new(&flow, call);
+            let table = Table {
+                entries: RefCell::new(flow.iter().copied().collect()),
+                front,
+                left: Cell::new(call),
+            };
             let _went: usize = end(&table, &reply, &Lifetimes::default(), NOW).unwrap();
             let left = table.entries.into_inner();
             assert!(
                 !left.contains_key(&front) || left.contains_key(&reply),
                 "call {call}: {left:?}"
             );
-        }
-    }
-}
-
-/// A packet comes between the calls that take the two entries, begins the flow again, and uses the reply entry.
-#[test]
-fn a_flow_that_begins_again_keeps_its_reply_entry() {
-    for flow in over() {
-        let [(front, _), (reply, _), ..] = flow[..] else { panic!("{flow:?}") };
-        for judged in [front, reply] {
-            // Two calls read the entries, the third one takes the forward entry.
-            let mut table = Table::new(&flow, 3);
-            table.begins = true;
-            let _went: usize = end(&table, &judged, &Lifetimes::default(), NOW).unwrap();
-            let left = table.entries.into_inner();
-            assert!(left.contains_key(&front) && left.contains_key(&reply), "{left:?}");
         }
     }
 }
@@ -169,8 +146,9 @@ fn a_flow_that_goes_leaves_the_answers_of_another() {
     let Some((_, answers)) = flow.last_mut() else { panic!("four entries") };
     answers.to.destination_port = lb_common::addr::Port::new(1);
     answers.seen = NOW.as_nanos() as u64;
-    let [front, .., another] = flow[..] else { panic!("{flow:?}") };
-    let table = Table::new(&flow, u32::MAX);
+    let [front, reply, masquerade, another] = flow.try_into().unwrap();
+    let entries = [front, reply, masquerade, another].into_iter().collect();
+    let table = Table { entries: RefCell::new(entries), front: front.0, left: Cell::new(u32::MAX) };
     let _went: usize = end(&table, &front.0, &Lifetimes::default(), NOW).unwrap();
     assert_eq!(table.entries.into_inner().into_keys().collect::<Vec<_>>(), [another.0]);
 }
