@@ -136,9 +136,9 @@ impl FlowKey {
 
     /// Key of the masquerade of the flow whose forward entry is `forward`, in place.
     #[inline(always)]
-    pub const fn write_masquerade_key(&self, forward: &Flow, pending: &mut Self) {
-        pending.tuple = forward.to;
-        pending.protocol = self.protocol;
-        pending.side = Side::EGRESS;
+    pub const fn write_masquerade_key(&self, forward: &Flow, masquerade: &mut Self) {
+        masquerade.tuple = forward.to;
+        masquerade.protocol = self.protocol;
+        masquerade.side = Side::EGRESS;
     }
 }

@@ -375,10 +375,10 @@ fn a_packet_without_memory_for_its_flow_is_dropped_and_counted() {
     assert_eq!(exchange.asks(tcp::SYN).0, NEW);
 }
 
-/// Entries hold their time with the tick in its last bits. Those of a new flow do so too: with the bits of the clock an
-/// expired entry would count as seen now whenever these bits are equal to the tick.
+/// An entry holds its time with the tick in the last bits. A new forward entry does so too: with the bits of the clock it
+/// would count as alive after its end, whenever these bits are equal to the tick.
 #[test]
-fn expired_entry_is_absent_at_every_tick() {
+fn expired_forward_entry_is_absent() {
     let exchange = Exchange::udp();
     let tick = 9;
     exchange.tables.ticks.set(Some(7));

@@ -33,9 +33,9 @@ fn key(from: &str, to: &str, side: Side) -> FlowKey {
 fn source_without_memory_for_its_flow_leaves_nothing() {
     let (mut tables, comes, leaves) = node();
     let _new = run(&comes, &tables);
-    let pending = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
-    assert_eq!(tables.all_flows()[&pending].kind, Kind::MASQUERADE);
-    tables.flow_failures.insert(pending);
+    let masquerade = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
+    assert_eq!(tables.all_flows()[&masquerade].kind, Kind::MASQUERADE);
+    tables.flow_failures.insert(masquerade);
     let (verdict, out) = run(&leaves, &tables);
     assert_eq!(verdict, Verdict::Drop(DropReason::FlowTableFull));
     assert_eq!(out, leaves.packet);
@@ -53,8 +53,8 @@ fn answered_flow_outlives_a_packet_that_finds_no_source() {
     reply.flags |= crate::flow::Flow::PROTECTED;
     tables.put(key(world::REMOTE4, world::CLIENT4, Side::EGRESS), reply);
     let before = tables.all_flows();
-    let pending = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
-    tables.flow_failures.insert(pending);
+    let masquerade = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
+    tables.flow_failures.insert(masquerade);
     assert_eq!(run(&leaves, &tables).0, Verdict::Drop(DropReason::FlowTableFull));
     assert_eq!(tables.all_flows(), before);
 }
@@ -114,8 +114,8 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
         assert_eq!(run(&begins, tables).0, begins.verdict);
         let masqueraded = run(&step(Hook::EdgeEgress, &leaves), tables).0;
         assert_eq!(masqueraded, Verdict::Translated(Translation::Masquerade));
-        let pending = key(&client, world::REMOTE4, Side::EGRESS);
-        tables.all_flows()[&pending].to.source_port.get()
+        let masquerade = key(&client, world::REMOTE4, Side::EGRESS);
+        tables.all_flows()[&masquerade].to.source_port.get()
     };
     let (tables, ..) = node();
     let first = source(&tables);

@@ -102,9 +102,9 @@ fn crowded(flags: u8) -> Fake {
         let mut flow = Flow::new(to, Kind::UNMASQUERADE, seen);
         flow.flags = flags | Flow::ANSWER;
         tables.put(key, flow);
-        let mut pending = Flow::new(Tuple::new(own, at(world::REMOTE4)), Kind::MASQUERADE, seen);
-        pending.flags = flags;
-        tables.put(FlowKey::new(to.reversed(), Protocol::UDP, Side::EGRESS), pending);
+        let mut masquerade = Flow::new(Tuple::new(own, at(world::REMOTE4)), Kind::MASQUERADE, seen);
+        masquerade.flags = flags;
+        tables.put(FlowKey::new(to.reversed(), Protocol::UDP, Side::EGRESS), masquerade);
     }
     tables
 }
@@ -121,8 +121,9 @@ fn flood_takes_no_port_away() {
     // The flow that had it has lost both entries, and another one has four.
     assert_eq!(tables.all_flows().len(), before + 4 - 2);
     let lost = Endpoint::new(at("198.51.100.7:1").ip, crate::addr::Port::new(port));
-    let pending = FlowKey::new(Tuple::new(lost, at(world::REMOTE4)), Protocol::UDP, Side::EGRESS);
-    assert!(tables.flow_at(&pending).is_none(), "its next packet gets another port");
+    let masquerade =
+        FlowKey::new(Tuple::new(lost, at(world::REMOTE4)), Protocol::UDP, Side::EGRESS);
+    assert!(tables.flow_at(&masquerade).is_none(), "its next packet gets another port");
 }
 
 #[test]
