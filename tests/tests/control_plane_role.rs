@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::{Agent, Source};
@@ -11,6 +11,8 @@ use lb_tests::cluster::{Cluster, until_answered_by};
 use lb_tests::topology::Shape;
 use lb_tests::wait::{try_wait_until, wait_until_ok};
 
+/// Longer than twice the period of the test.
+const PATIENCE: Duration = Duration::from_secs(6);
 /// The deadline for a start without complete lists, for which the agent waits ten seconds first.
 const LISTENING: Duration = Duration::from_secs(90);
 /// The deadline for three more refused requests: pauses between them grow to fifteen seconds.
@@ -73,7 +75,8 @@ fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> R
     let account = control_plane.service_account("default", "agent")?;
     let node = cluster.rig().node(0)?;
     // A change may wait for twice this period before the agent counts as hanging.
-    let mut agent = Agent::spawn(node, Source::InPod(&account), &["--iptables-sync-period=1s"])?;
+    let mut agent = Agent::spawn(node, Source::InPod(&account), &["--iptables-sync-period=2s"])?;
+    let began = Instant::now();
     let status = |path| agent.health(path).map(|(status, _)| status);
     let refused = || agent.metric(&["rest_client_requests_total{", "code=\"403\""]);
     let before = wait_until_ok(LISTENING, "the agent listens", || {
@@ -83,7 +86,7 @@ fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> R
     try_wait_until(REFUSALS, "the agent is refused again and again", || {
         let statuses = (status("/livez")?, status("/healthz")?, status("/readyz")?);
         ensure!(statuses == (200, 200, 503), "{statuses:?}");
-        Ok((refused()? > before + 2.5).then_some(()))
+        Ok((refused()? > before + 2.5 && began.elapsed() > PATIENCE).then_some(()))
     })?;
     role("rest", "endpointslices.discovery.k8s.io")?;
     agent.wait_ready()?;

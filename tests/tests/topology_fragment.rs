@@ -1,6 +1,7 @@
 //! Datagrams larger than the MTU: fragments of questions and of answers arrive.
 
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::in_both_shapes;
@@ -8,6 +9,7 @@ use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, Shared, TARGET, ask};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, pieces};
+use lb_tests::wait;
 
 in_both_shapes!(
     large_datagrams_pass_through_a_cluster_ip,
@@ -128,6 +130,9 @@ fn large_datagrams_that_come_last_piece_first_are_all_answered() -> Result<()> {
 /// others. But the others' fragments need the tables for milliseconds only.
 fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
     const DATAGRAMS: u32 = 10_000;
+    // The queue of packets of a CPU (`netdev_max_backlog`) has 1,000 places; beyond them the kernel drops packets of all.
+    const AT_ONCE: u32 = 200;
+    const PAUSE: Duration = Duration::from_millis(5);
     let rig = Rig::shared(shape)?;
     let [near, far] = services(&rig)?;
     let flooded = Service::new("flooded", 12)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
@@ -146,6 +151,9 @@ fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
                 // The first or the last fragment of each datagram, so that none becomes complete.
                 let part = if number % 2 == 0 { parts.first() } else { parts.last() };
                 drop(hand.send(part.context("a piece")?, to));
+                if number % AT_ONCE == 0 {
+                    wait::pass(PAUSE);
+                }
             }
             Ok(())
         };
