@@ -90,8 +90,9 @@ fn node_ports_are_served_where_the_list_says() -> Result<()> {
         }
     };
     thread::scope(|scope| (0..AT_ONCE).for_each(|_| drop(scope.spawn(work))));
+    judge(account, "NodePorts at addresses of a list")?;
     server.leave();
-    judge(account, "NodePorts at addresses of a list")
+    Ok(())
 }
 
 /// Adds the proxy to each line of a world's result.

@@ -168,8 +168,8 @@ fn no_question_is_lost_while_etcd_is_restored_from_an_older_snapshot() -> Result
         traffic.finish()?;
     }
     cluster.until_answered_by(&other, &["pod-b2"])?;
-    change_arrives(&cluster, &web)?;
-    cluster.give_back()
+    // The test does not give the cluster back, because its store went back in time.
+    change_arrives(&cluster, &web)
 }
 
 fn config_map(number: u32) -> String {

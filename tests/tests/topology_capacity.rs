@@ -12,6 +12,7 @@ use lb_agent::maps::Maps;
 use lb_agent::reconcile::Op;
 use lb_common::addr::{Ip, Port, Protocol as Number};
 use lb_common::service::{Frontend, Service as Entry};
+use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, answered_by, ask, matrix, until};
@@ -61,6 +62,7 @@ fn is_well(rig: &Rig) -> Result<()> {
 
 fn newest_service_is_refused_by_name_until_there_is_room(shape: Shape) -> Result<()> {
     // The place of the first Service is free when its flows have expired; flows of datagrams expire soon.
+    let asked = campaign::size(&[Protocol::Udp][..], &Protocol::ALL);
     let rig = rig(shape, &["--map-size", "SERVICES=13", "--conntrack-udp-timeout=2s"])?;
     let (first, newest) = (service(&rig, "first", 10, 1)?, service(&rig, "a-newest", 11, 3)?);
     for service in [&first, &newest] {
@@ -71,7 +73,7 @@ fn newest_service_is_refused_by_name_until_there_is_room(shape: Shape) -> Result
     let late = service(&rig, "late", 12, 2)?;
     rig.manifests().apply(&late)?;
     wait_until_ok(SOON, "the older of the two is served", || {
-        is_served_by(&rig, &late, &[Protocol::Udp])?;
+        is_served_by(&rig, &late, asked)?;
         let agent = rig.agent(0)?;
         ensure!(agent.metric(&["lb_refused_service_ports"])? > 3.5, "no port is refused");
         let (code, _) = agent.exit_code(&["status"])?;
@@ -80,7 +82,7 @@ fn newest_service_is_refused_by_name_until_there_is_room(shape: Shape) -> Result
         ensure!(known.contains(r#""default/a-newest:tcp-80":"SERVICES""#), "not named: {known}");
         Ok(())
     })?;
-    is_served_by(&rig, &first, &[Protocol::Udp])?;
+    is_served_by(&rig, &first, asked)?;
     rig.manifests().delete(&first)?;
     wait_until_ok(SOON, "the newest is served as soon as there is room", || {
         is_served(&rig, &newest)?;

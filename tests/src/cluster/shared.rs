@@ -13,10 +13,10 @@ use crate::agent::Source;
 use crate::join_all::locked;
 use crate::topology::Shape;
 
-/// Clusters that no test uses at the moment, without agents and without objects of tests.
+/// Clusters that no test uses at the moment, without agents, and without Services, slices and pods of tests.
 static IDLE: Mutex<Vec<(Shape, Cluster)>> = Mutex::new(Vec::new());
-/// Arguments of kubectl that delete the objects of tests in the namespace `default`. The objects of the API server have
-/// the name `kubernetes`.
+/// Arguments of kubectl that delete Services, slices and pods in the namespace `default`. The objects of the API server
+/// have the name `kubernetes`.
 const OBJECTS: [&str; 6] = [
     "delete",
     "services,endpointslices,pods",
@@ -52,7 +52,8 @@ impl Cluster {
 }
 
 impl Shared {
-    /// Gives the cluster to the next test. The test must leave the nodes and the control plane unchanged.
+    /// Gives the cluster to the next test. The test must leave the nodes and the control plane unchanged, except for
+    /// Services, slices and pods.
     ///
     /// # Errors
     ///

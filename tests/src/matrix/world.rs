@@ -25,7 +25,7 @@ const START: Duration = Duration::from_secs(90);
 /// kube-proxy's `minSyncPeriod`. Its default is a second, for which each change of a test would have to wait.
 const BREATH: Duration = Duration::from_millis(100);
 
-/// A running world. It must be dropped on the thread that started it.
+/// A world that runs: a node, and the proxy that serves it.
 #[derive(Debug)]
 pub struct World {
     // Dropped in this order: the proxy before its node.
