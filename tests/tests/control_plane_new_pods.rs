@@ -12,7 +12,8 @@ use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::first_questions::{Ledger, Trial};
 use lb_tests::matrix::{Detector, Proxy, Setup, SharedApiServer, World, services};
 
-/// One of this number of first questions may be lost more than beside kube-proxy; with fewer pods, none.
+/// One of this number of first questions, and of first SYNs, may be lost more than beside kube-proxy; with fewer pods,
+/// none.
 const LOST: usize = 100;
 
 #[test]
@@ -40,9 +41,15 @@ fn first_questions_of_new_pods_are_answered_as_beside_kube_proxy() -> Result<()>
                 ledger.lost, ledger.late
             );
         }
-        let (ours, theirs) = (ours.lost.len(), theirs.lost.len());
-        let most = theirs + usize::from(pods) / LOST;
-        ensure!(ours <= most, "{ours} first questions lost, and {theirs} beside kube-proxy");
+        // The kernel itself loses a first SYN now and then, beside either proxy.
+        let rows = [("questions", ours.lost, theirs.lost, 0), ("SYNs", ours.late, theirs.late, 1)];
+        for (what, ours, theirs, more) in rows {
+            let most = theirs.len() + usize::from(pods) / LOST + more;
+            ensure!(
+                ours.len() <= most,
+                "first {what} lost: {ours:?}, beside kube-proxy {theirs:?}"
+            );
+        }
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
@@ -29,9 +29,9 @@ const FLOOD_PORT: u16 = 30_081;
 /// A port without a listener: the backend answers a SYN with an RST.
 const CLOSED: u16 = 9;
 
-/// The number of packets of a paced flood between two pauses, and the length of a pause in milliseconds: 30,000 packets
-/// a second.
-const GO: (u32, u64) = (300, 10);
+/// The number of packets of a paced flood that are sent at once, and the time for them: at most 30,000 packets a
+/// second.
+const GO: (u32, Duration) = (300, Duration::from_millis(10));
 
 in_both_shapes!(
     what_nobody_answers_costs_nobody_else_anything,
@@ -114,7 +114,7 @@ impl Flood {
     /// Sends packets to the addresses of `to` in turn, each from another source.
     fn send(self, from: &Member, own: SocketAddr, to: &[SocketAddr], spoofs: bool) -> Result<u32> {
         let hand = Handmade::open(from, own)?;
-        let mut sent = 0;
+        let (mut sent, began) = (0, Instant::now());
         for number in 0..self.packets {
             let target = *to.get(number as usize % to.len()).context("a target")?;
             let ip = match (spoofs, own) {
@@ -131,9 +131,10 @@ impl Flood {
             let kind = *self.kinds.get(number as usize / 7 % self.kinds.len()).context("a kind")?;
             // A full send queue is not an error: the flood continues.
             sent += u32::from(hand.send(&Datagram::new(source, to, kind), target).is_ok());
-            let (packets, pause) = GO;
+            let (packets, time) = GO;
             if self.is_paced && number % packets == 0 {
-                wait::pass(Duration::from_millis(pause));
+                // The time of sending counts: the pause ends when the next packets are due.
+                wait::pass((time * (number / packets)).saturating_sub(began.elapsed()));
             }
         }
         Ok(sent)
@@ -172,7 +173,7 @@ fn costs_nobody_else_anything(shape: Shape, capacity: Option<u32>, flood: Flood)
     let loads = everybody_asks(&rig, &web)?;
     // Long enough for every kept UDP flow to count as a stream, which takes two seconds (`Lifetimes::STREAM`).
     wait::pass(Duration::from_millis(2_500));
-    let mut sent = 0;
+    let (mut sent, began) = (0, Instant::now());
     for family in Family::ALL {
         let node = rig.node(0)?.addresses();
         let external = Addresses::parse("198.51.100.7", "fd00:198::7")?.of(family);
@@ -189,17 +190,23 @@ fn costs_nobody_else_anything(shape: Shape, capacity: Option<u32>, flood: Flood)
             Ok(one.map_err(failed)?? + other.map_err(failed)??)
         })?;
     }
-    let mut answers = 0;
+    let (took, mut answers) = (began.elapsed(), 0);
     for (who, kept, load) in loads {
         let context = || format!("{who}; node-a has counted {:?}", rig.agent(0).map(counted));
         let tally = load.finish_without_loss().with_context(context)?;
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
     }
-    let pace = if flood.is_paced { "30,000 a second" } else { "as fast as they go" };
+    let pace = if flood.is_paced {
+        "at most 30,000 a second from each of two senders"
+    } else {
+        "as fast as they go"
+    };
     let what = format!("floods of {} kinds, {pace}, {shape:?} pods", flood.kinds.len());
     campaign::figure(&format!("packets of {what}"), sent, "packets");
     campaign::figure(&format!("answers beside {what}, none lost"), answers, "answers");
+    let rate = u128::from(sent) * 1_000 / took.as_millis().max(1);
+    campaign::figure(&format!("packets a second of {what}"), rate, "packets");
     ensure!(sent > flood.packets, "only {sent} packets of floods were sent");
     let protected = protected(&rig)?;
     ensure!(protected.is_empty(), "protected: {} such as {:?}", protected.len(), protected.first());
@@ -264,20 +271,23 @@ fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
     let (mut rig, [web, _]) = rig(Shape::Routed, Some(CAPACITY))?;
     let mut agent = rig.take_agent(0)?;
     agent.kill9()?;
-    let asked = |from: &Member, question: Ask, times: u32| -> Result<()> {
+    let asked = |from: &Member, question: Ask, times: u32| -> Result<u64> {
         let tally = from.peer().ask_many(question, times).context("questions")?;
         ensure!(tally.failed() == 0, "{} asks {question:?}: {tally:?}", from.name());
         ensure!(tally.answered() == u64::from(times), "{tally:?}");
-        Ok(())
+        Ok(tally.answered())
     };
-    let asked = askers(&rig, &web, NODE_PORT)?.into_iter().try_for_each(|(from, question)| {
+    let answers = askers(&rig, &web, NODE_PORT)?.into_iter().map(|(from, question)| {
         // Twice the total capacity of the tables, or eleven times in a campaign.
         let [by_udp, by_tcp] = campaign::size([3_000, 600], [16_700, 3_400]);
         let times = if question.protocol == Protocol::Udp { by_udp } else { by_tcp };
         asked(from, question, times)
     });
+    let answers = answers.sum::<Result<u64>>();
     agent.start_again()?;
-    asked.with_context(|| format!("{:?}", counted(&agent)))
+    let answers = answers.with_context(|| format!("{:?}", counted(&agent)))?;
+    campaign::figure("new flows answered while no agent runs, none lost", answers, "flows");
+    Ok(())
 }
 
 /// The drops and events that the programs have counted.

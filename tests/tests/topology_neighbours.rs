@@ -92,6 +92,7 @@ fn neighbours_that_come_every_three_seconds_cost_no_question() -> Result<()> {
         }
     }
     ensure!(lost.is_empty(), "{twice} packets met two programs: {lost:#?}");
+    ensure!(twice < 0.5, "{twice} packets met two programs");
     campaign::figure("packets that met two programs", twice, "packets");
     campaign::figure("programs attached before ours", neighbours.len(), "programs");
     campaign::figure("answers, none lost", answers, "answers");

@@ -103,6 +103,7 @@ fn netkit_in_mode_l3_is_a_problem_that_names_pod_and_remedy() -> Result<()> {
         ensure!(line.contains(&device) && line.contains("use mode l2"), "{line}");
         let about = status.lines().filter(|line| line.contains(pod.device())).count();
         ensure!(about == 1, "more than one line about {}: {status}", pod.device());
-        Ok(())
+        // The metric and /healthz report it too.
+        rig.agent(0)?.has_problems(1)
     })
 }

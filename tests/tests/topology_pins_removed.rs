@@ -94,6 +94,7 @@ fn removed_directory_of_pins_comes_back_and_no_question_is_lost() -> Result<()> 
     until_back(&directory, &before)?;
     let repairs = agent.metric(&["lb_attachment_repairs_total", "unpinned"])?;
     ensure!(repairs > 3.0 * 8.0, "{repairs} repairs: two pods, an uplink and four hooks, thrice");
+    campaign::figure("removed pins that came back, no answer lost", repairs, "pins");
     // The restored pins are complete: the next run continues where this one ended.
     agent.kill9()?;
     agent.start_again()?;
