@@ -90,20 +90,25 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     Ok(())
 }
 
-/// Whether the kernel lets a thread run before others, as the capability and the seccomp profile must allow.
-fn has_real_time_thread(process: &str) -> Result<bool> {
+/// Whether a thread runs before others, as the capability and the seccomp profile must allow: with real-time priority,
+/// or with the highest nice value where the kernel gives a cgroup no real-time share (`CONFIG_RT_GROUP_SCHED`).
+fn has_urgent_thread(process: &str) -> Result<bool> {
     for thread in fs::read_dir(format!("{process}/task"))? {
         let stat = fs::read_to_string(thread?.path().join("stat"))?;
-        // The name, which may contain spaces, ends with the last parenthesis; `rt_priority` is the 38th field after it.
-        let mut fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-        if fields.nth(37).is_some_and(|priority| priority != "0") {
+        // The name, which may contain spaces, ends with the last parenthesis. `nice` is the 17th field after it,
+        // `rt_priority` the 38th.
+        let fields = stat.rsplit(')').next().unwrap_or_default();
+        let fields: Vec<&str> = fields.split_whitespace().collect();
+        if fields.get(16) == Some(&"-20") || fields.get(37).is_some_and(|priority| *priority != "0")
+        {
             return Ok(true);
         }
     }
     Ok(false)
 }
 
-/// Exactly the capabilities of the manifest, no way to gain others (`no_new_privs`), a seccomp filter, and a read-only image.
+/// Exactly the capabilities of the manifest, no way to gain others (`no_new_privs`), a seccomp filter, and a read-only
+/// image.
 fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
     let process = format!("/proc/{}", pod.process()?);
     let status = fs::read_to_string(format!("{process}/status"))?;
@@ -115,7 +120,7 @@ fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
         let found = u64::from_str_radix(field(set)?, 16)?;
         ensure!(found == CAPABILITIES, "{set} is {found:x}");
     }
-    ensure!(has_real_time_thread(&process)?, "no thread of {process} has real-time priority");
+    ensure!(has_urgent_thread(&process)?, "no thread of {process} runs before others");
     ensure!(field("NoNewPrivs")? == "1" && field("Seccomp")? == "2", "{status}");
     let mounts = fs::read_to_string(format!("{process}/mountinfo"))?;
     let options = |place: &str| {
