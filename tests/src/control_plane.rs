@@ -1,8 +1,8 @@
 //! A real Kubernetes control plane for one test: etcd, kube-apiserver and kube-controller-manager.
 //!
 //! It has its own network namespace and directory, and answers within seconds. It ends with its value or with the test
-//! process, whichever comes first. There are no kubelets: the test writes Node and Pod objects, and the real controllers
-//! act on them.
+//! process, whichever comes first. There are no kubelets: the test writes Node and Pod objects, and the real
+//! controllers act on them.
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};

@@ -22,8 +22,8 @@ const NOTICE: Duration = Duration::from_mins(2);
 /// The deadline for a change after the node's address changed: the watch needs five seconds, the rest allows for a busy
 /// machine.
 const SOON: Duration = Duration::from_secs(15);
-/// How long the server is stopped, in the short and in the long form: longer than the pauses between requests can become
-/// (three seconds).
+/// How long the server is stopped, in the short and in the long form: longer than the pauses between requests can
+/// become (three seconds).
 const HELD: [Duration; 2] = [Duration::from_secs(6), Duration::from_secs(15)];
 /// The number of failed requests after which pauses have grown: four kinds of objects, five doublings.
 const MANY: f64 = 20.0;

@@ -83,8 +83,8 @@ pub(crate) fn need_root(why: &str, command: &str) -> Result<()> {
     Ok(())
 }
 
-/// Builds these targets, given as cargo arguments, in the debug profile. Callers select the whole workspace, or all of it
-/// but the benchmarks, because with the features of a single package, dependencies would be built a second time (ADR
+/// Builds these targets, given as cargo arguments, in the debug profile. Callers select the whole workspace, or all of
+/// it but the benchmarks, because with the features of a single package, dependencies would be built a second time (ADR
 /// 0036).
 pub(crate) fn build(what: &[&str]) -> Result<()> {
     step("build", "cold 5 min, warm 5 s", || {

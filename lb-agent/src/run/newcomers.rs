@@ -119,8 +119,8 @@ impl Newcomers {
 
     /// Attaches programs to interfaces of pods that have none, after events.
     ///
-    /// It looks at all interfaces that the main loop does not serve: one can become a pod's because its other end moved to another namespace, which is an
-    /// event about the other end.
+    /// It looks at all interfaces that the main loop does not serve: one can become a pod's because its other end moved
+    /// to another namespace, which is an event about the other end.
     fn attach(&self, view: &View, LinkChanges { changed, gone }: &LinkChanges) {
         let (identity, taken) = {
             let mut shared = self.shared();

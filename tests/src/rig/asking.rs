@@ -16,8 +16,8 @@ use crate::wait::wait_until;
 pub(super) const CHANGE: Duration = Duration::from_secs(30);
 /// The longest timeout in milliseconds of one question in a wait, which repeats it.
 const IMPATIENT: u64 = 500;
-/// The timeout in milliseconds of the first question. An answer takes a millisecond, and a question that was sent before
-/// the change has none: the timeout doubles with each question, so that a slow machine can answer too.
+/// The timeout in milliseconds of the first question. An answer takes a millisecond, and a question that was sent
+/// before the change has none: the timeout doubles with each question, so that a slow machine can answer too.
 const BRIEF: u64 = 100;
 /// The time in milliseconds without an answer that counts as silence.
 const SILENCE: u64 = 400;
