@@ -138,9 +138,9 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "memory",
         proves: "full tables of the default sizes fit the limit of the manifest: agents that are killed beside them come \
-                 back, lists are answered, and the kernel kills nobody",
+                 back, lists are answered, and the kernel kills nobody; a full map refuses the newest Service alone",
         expected: "3 min",
-        work: &[Work::Tests(&["topology_memory"])],
+        work: &[Work::Tests(&["topology_memory", "topology_capacity"])],
     },
     Campaign {
         name: "cpus",
