@@ -192,7 +192,10 @@ fn costs_nobody_else_anything(shape: Shape, capacity: Option<u32>, flood: Flood)
     }
     let (took, mut answers) = (began.elapsed(), 0);
     for (who, kept, load) in loads {
-        let context = || format!("{who}; node-a has counted {:?}", rig.agent(0).map(counted));
+        let context = || {
+            let programs = rig.agent(0).map(counted);
+            format!("{who}; node-a has counted {programs:?}, the kernel {:?}", discarded(&rig))
+        };
         let tally = load.finish_without_loss().with_context(context)?;
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
@@ -288,6 +291,24 @@ fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
     let answers = answers.with_context(|| format!("{:?}", counted(&agent)))?;
     campaign::figure("new flows answered while no agent runs, none lost", answers, "flows");
     Ok(())
+}
+
+/// The counters of errors and discarded packets (`/proc/net/snmp6`) of every host that are not zero.
+fn discarded(rig: &Rig) -> Result<Vec<String>> {
+    let mut hosts: Vec<&Member> = vec![rig.client(), rig.node(0)?, rig.node(1)?];
+    for (node, pod) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+        hosts.push(rig.pod(node, pod)?);
+    }
+    let mut all = Vec::new();
+    for host in hosts {
+        for line in host.netns().proc_net("snmp6")?.lines() {
+            let [name, value] = line.split_whitespace().collect::<Vec<_>>()[..] else { continue };
+            if value != "0" && (name.contains("Error") || name.contains("Discard")) {
+                all.push(format!("{} {name} {value}", host.name()));
+            }
+        }
+    }
+    Ok(all)
 }
 
 /// The drops and events that the programs have counted.
