@@ -19,7 +19,7 @@ use lb_tests::rig::{Rig, TARGET};
 use lb_tests::topology::{Shape, Topology};
 
 /// The limit for attaching to one interface at a start, as a multiple of the time for adding one qdisc. The time of a
-/// start without these interfaces is subtracted.
+/// start without these interfaces is added, once more for each busy thread.
 const QDISCS: u32 = 60;
 /// The number of pods that exist when an agent starts.
 const ALL: usize = 500;
@@ -39,37 +39,39 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     nice(-19)?;
     let (each, loads) = campaign::size((60, &[0][..]), (200, &[0, 2]));
     let (mut pods, cpus) = (0, thread::available_parallelism()?.get());
-    let at_start = campaign::size(0, cpus);
-    let without = while_busy(at_start, || started_anew(&mut agent))?;
     for busy in loads.iter().map(|per_cpu| per_cpu * cpus) {
         while_busy(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
         pods += each;
     }
-    while_busy(at_start, || {
-        add(&rig, &peers, pods..ALL)?;
-        let qdiscs = qdiscs(&peers)?;
-        let began = Instant::now();
-        let ready = started_anew(&mut agent)?;
-        until_attached(&rig, 0..ALL)?;
-        let all = began.elapsed();
-        let what = format!("start beside {ALL} pods and {at_start} busy threads");
-        campaign::figure(&format!("{what}, ready"), ready.as_millis(), "ms");
-        campaign::figure(&format!("{what}, all attached"), all.as_millis(), "ms");
-        campaign::figure(
-            &format!("{ALL} qdiscs beside {at_start} busy threads"),
-            qdiscs.as_millis(),
-            "ms",
-        );
-        let began = Instant::now();
-        agent.stop()?;
-        drop(agent.command(&["cleanup"])?);
-        println!(
-            "stopped and cleaned up after {:?}; without the pods {without:?}",
-            began.elapsed()
-        );
-        ensure!(all < without + qdiscs * QDISCS, "{all:?}; {without:?} without, qdiscs {qdiscs:?}");
-        Ok(())
-    })
+    let without = started_anew(&mut agent)?;
+    add(&rig, &peers, pods..ALL)?;
+    let qdiscs = qdiscs(&peers)?;
+    campaign::figure(&format!("{ALL} qdiscs"), qdiscs.as_millis(), "ms");
+    for busy in campaign::size(vec![0], vec![0, cpus]) {
+        let longest = without * (1 + busy as u32) + qdiscs * QDISCS;
+        while_busy(busy, || start_beside_all(&rig, &mut agent, busy, longest))?;
+    }
+    Ok(())
+}
+
+/// Starts an agent beside all pods and `busy` computing threads, and fails if that takes `longest`.
+fn start_beside_all(rig: &Rig, agent: &mut Agent, busy: usize, longest: Duration) -> Result<()> {
+    let what = format!("{ALL} pods and {busy} busy threads");
+    let figure = |name: &str, time: Duration| {
+        campaign::figure(&format!("{name} beside {what}"), time.as_millis(), "ms");
+    };
+    let began = Instant::now();
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    figure("end and cleanup", began.elapsed());
+    let began = Instant::now();
+    agent.start_again()?;
+    figure("start until ready", began.elapsed());
+    until_attached(rig, 0..ALL)?;
+    let all = began.elapsed();
+    figure("start until all are attached", all);
+    ensure!(all < longest, "{all:?}, at most {longest:?}");
+    Ok(())
 }
 
 /// Adds pods one after another, each after the one before has its programs.
