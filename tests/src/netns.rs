@@ -1,5 +1,6 @@
 //! Network namespaces with names that `ip netns` shows; dropping the value deletes the namespace.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::panic::resume_unwind;
 use std::path::PathBuf;
@@ -65,6 +66,31 @@ impl Netns {
     pub fn proc_net(&self, file: &str) -> Result<String> {
         self.run_in(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")))?
             .with_context(|| format!("{file} of the network of {}", self.name))
+    }
+
+    /// Returns the counters in a file of `/proc/net` (`snmp`, `snmp6`, `netstat`) by name. The files of two lines for
+    /// each group have the group in the name: `Tcp OutRsts`.
+    pub fn counters(&self, file: &str) -> Result<BTreeMap<String, i64>> {
+        let text = self.proc_net(file)?;
+        let (mut lines, mut all) = (text.lines(), BTreeMap::new());
+        while let Some(line) = lines.next() {
+            if let Some((group, names)) = line.split_once(": ") {
+                let values = lines.next().and_then(|values| values.split_once(": "));
+                let (_, values) = values.with_context(|| format!("values of {group} in {file}"))?;
+                for (name, value) in names.split(' ').zip(values.split(' ')) {
+                    all.insert(format!("{group} {name}"), value.parse()?);
+                }
+            } else if let Some((name, value)) = line.split_once(char::is_whitespace) {
+                all.insert(name.to_owned(), value.trim().parse()?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Returns one of [`Netns::counters`].
+    pub fn counter(&self, file: &str, name: &str) -> Result<i64> {
+        let all = self.counters(file)?;
+        all.get(name).copied().with_context(|| format!("no {name} in {file} of {}", self.name))
     }
 
     /// Runs `ip` commands inside, one for each line; stops at the first that fails.

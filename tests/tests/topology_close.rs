@@ -88,12 +88,7 @@ impl Path<'_> {
 
 /// The counter `OutRsts` (RFC 4022), for both families.
 fn resets(member: &Member) -> Result<u64> {
-    let text = member.netns().proc_net("snmp")?;
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp: "));
-    let (names, values) = (lines.next().context("names")?, lines.next().context("values")?);
-    let mut both = names.split(' ').zip(values.split(' '));
-    let (_, value) = both.find(|(name, _)| *name == "OutRsts").context("OutRsts")?;
-    Ok(value.parse()?)
+    Ok(member.netns().counter("snmp", "Tcp OutRsts")?.cast_unsigned())
 }
 
 /// Reads until the other end has closed; returns the number of bytes.

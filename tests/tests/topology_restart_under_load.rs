@@ -173,20 +173,10 @@ fn change_others(rig: &Rig, number: u8) -> Result<()> {
 fn lost_segments(rig: &Rig) -> Result<i64> {
     let hosts: Vec<&str> = rig.topology().nodes().iter().map(|node| node.name()).collect();
     let of = |member: &&Member| -> Result<i64> {
-        let again = counter(member, "snmp", "Tcp: ", "RetransSegs")?;
-        Ok(again - counter(member, "netstat", "TcpExt: ", "TCPDSACKRecv")?)
+        let netns = member.netns();
+        let again = netns.counter("snmp", "Tcp RetransSegs")?;
+        Ok(again - netns.counter("netstat", "TcpExt TCPDSACKRecv")?)
     };
     let members = rig.topology().members();
     members.iter().filter(|member| !hosts.contains(&member.name())).map(of).sum()
-}
-
-/// A counter of the kernel in a member's network namespace.
-fn counter(member: &Member, file: &str, group: &str, name: &str) -> Result<i64> {
-    let text = member.netns().proc_net(file)?;
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(group));
-    let (names, values) = (lines.next(), lines.next());
-    let (names, values) = names.zip(values).with_context(|| format!("{group} in {file}"))?;
-    let mut both = names.split(' ').zip(values.split(' '));
-    let (_, value) = both.find(|(found, _)| *found == name).with_context(|| name.to_owned())?;
-    Ok(value.parse()?)
 }
