@@ -110,6 +110,18 @@ impl Agent {
         })
     }
 
+    /// Starts agents on all of these nodes at once, because they are independent of each other. Returns when every
+    /// object that each of them knows is programmed.
+    pub fn start_all<'a>(
+        nodes: impl IntoIterator<Item = (&'a Node, Source<'a>)>,
+        more: &[&str],
+    ) -> Result<Vec<Self>> {
+        let agents = nodes.into_iter().map(|(node, source)| Self::spawn(node, source, more));
+        let mut agents: Vec<Self> = agents.collect::<Result<_>>()?;
+        agents.iter_mut().try_for_each(Self::wait_ready)?;
+        Ok(agents)
+    }
+
     /// Waits until every object that the agent knows is programmed (`/readyz`).
     pub fn wait_ready(&mut self) -> Result<()> {
         let (program, home) = (&mut self.program, &self.home);

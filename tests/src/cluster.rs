@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 
 use crate::agent::Source;
 use crate::control_plane::{self, ControlPlane, Options};
-use crate::rig::{Rig, longer, matrix, servers, until_within};
+use crate::rig::{IMPATIENT, Rig, longer, matrix, servers, until_within};
 use crate::topology::{Family, Member, Node, Segment, Shape, Topology};
 use crate::traffic::{Answer, Ask, Failure};
 use crate::wait::wait_until_ok;
@@ -45,9 +45,13 @@ impl Cluster {
     /// Starts a control plane, creates the Node objects, and starts an agent on each node.
     pub fn start(shape: Shape) -> Result<Self> {
         let mut cluster = Self::without_agents(shape)?;
-        let kubeconfig = cluster.control_plane.kubeconfig();
-        cluster.rig.start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
+        cluster.start_agents()?;
         Ok(cluster)
+    }
+
+    fn start_agents(&mut self) -> Result<()> {
+        let kubeconfig = self.control_plane.kubeconfig();
+        self.rig.start_agents_from(Source::Kubeconfig(&kubeconfig), &[])
     }
 
     /// Starts a control plane and creates the Node objects; no node serves Services yet.
@@ -120,7 +124,7 @@ pub fn until_answered_by(from: &Member, ask: Ask, expected: &[&str]) -> Result<(
     let what = format!("{} asks {} by {}: {expected:?}", from.name(), ask.to, ask.protocol);
     let mut within = 0;
     wait_until_ok(SOON, &what, || {
-        within = longer(within);
+        within = longer(within, IMPATIENT);
         let question = ask.within(within);
         // One question before the others: thirty questions that time out would take long.
         drop(from.peer().ask(question)?);

@@ -13,10 +13,10 @@ use crate::wait::{wait_until, wait_until_ok};
 mod asking;
 mod shared;
 
-pub(crate) use asking::longer;
+pub(crate) use asking::IMPATIENT;
 pub use asking::{
-    all_dropped, answered_by, ask, askers, different_servers, dropped, matrix, refused, servers,
-    until, until_within,
+    all_dropped, answered_by, ask, askers, different_servers, dropped, longer, matrix, refused,
+    servers, until, until_within,
 };
 pub use shared::Shared;
 
@@ -59,10 +59,9 @@ impl Rig {
 
     /// Starts an agent with additional flags on every node, with `source` as the source of its objects.
     pub fn start_agents_from(&mut self, source: Source<'_>, flags: &[&str]) -> Result<()> {
-        let nodes = self.topology.nodes().iter();
-        // Started together, because agents are independent of each other.
-        self.agents = nodes.map(|node| Agent::spawn(node, source, flags)).collect::<Result<_>>()?;
-        self.agents.iter_mut().try_for_each(Agent::wait_ready)
+        let nodes = self.topology.nodes().iter().map(|node| (node, source));
+        self.agents = Agent::start_all(nodes, flags)?;
+        Ok(())
     }
 
     /// Returns the external client.

@@ -10,7 +10,7 @@ use lb_tests::matrix::{
     Answers, Compared, Destination, Detector, Proxy, Row, SECOND_TARGET, SETTINGS, STALE, Setup,
     SharedApiServer, Source, Stage, World, frontend, rows, services,
 };
-use lb_tests::rig::TARGET;
+use lb_tests::rig::{TARGET, longer};
 use lb_tests::topology::Family;
 use lb_tests::traffic::{Answer, Ask, Failure, Kept, Protocol};
 use lb_tests::wait::wait_until;
@@ -19,8 +19,6 @@ use lb_tests::wait::wait_until;
 const SOON: Duration = Duration::from_mins(1);
 /// The timeout in milliseconds for a question that is repeated.
 const PATIENCE: u64 = 400;
-/// The timeout in milliseconds for the first of several questions, which may be sent before a change.
-const BRIEF: u64 = 100;
 /// The timeout in milliseconds for a question that is not repeated.
 const LATE: u64 = 15_000;
 /// The number of worlds with settings at a time.
@@ -173,11 +171,10 @@ fn new_flow_is_answered(world: &World, from: Source, ask: Ask, by: Answers) -> R
     let peer = world.member(from)?.peer();
     // A question that was sent too early is repeated soon, because an answer takes a millisecond; a test that expects
     // silence waits longer.
-    let mut within = BRIEF;
+    let mut within = 0;
     let answered = wait_until(SOON, "new flows follow", || {
-        let patience = if by == Answers::Nobody { PATIENCE } else { within };
-        within = PATIENCE.min(2 * within);
-        let outcome = peer.ask(ask.within(patience));
+        within = if by == Answers::Nobody { PATIENCE } else { longer(within, PATIENCE) };
+        let outcome = peer.ask(ask.within(within));
         let is_so = matches(&outcome, by);
         last = Some(outcome);
         is_so.then_some(())

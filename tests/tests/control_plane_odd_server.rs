@@ -27,11 +27,8 @@ fn start() -> Result<(Cluster, Vec<Interceptor>, [Published; 2])> {
     let interceptor = |port| Interceptor::start(cluster.control_plane(), &netns, port);
     let interceptors = PORTS.into_iter().map(interceptor).collect::<Result<Vec<_>>>()?;
     let nodes = cluster.rig().topology().nodes().iter();
-    let agents = nodes.zip(&interceptors).map(|(node, interceptor)| {
-        Agent::spawn(node, Source::Kubeconfig(interceptor.kubeconfig()), &[])
-    });
-    for mut agent in agents.collect::<Result<Vec<_>>>()? {
-        agent.wait_ready()?;
+    let sources = interceptors.iter().map(|it| Source::Kubeconfig(it.kubeconfig()));
+    for agent in Agent::start_all(nodes.zip(sources), &[])? {
         cluster.rig_mut().give_agent(agent);
     }
     let services = cluster.publish_pair()?;

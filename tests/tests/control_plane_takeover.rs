@@ -114,10 +114,7 @@ fn connections_of_kube_proxy_go_on() -> Result<()> {
 
 /// Starts an agent on all nodes at once, and returns when each has programmed all Services.
 fn start_agents(nodes: &[Node], kubeconfig: &Path) -> Result<Vec<Agent>> {
-    let start = |node: &Node| Agent::spawn(node, Source::Kubeconfig(kubeconfig), &TIMEOUTS);
-    let mut agents: Vec<Agent> = nodes.iter().map(start).collect::<Result<_>>()?;
-    agents.iter_mut().try_for_each(Agent::wait_ready)?;
-    Ok(agents)
+    Agent::start_all(nodes.iter().map(|node| (node, Source::Kubeconfig(kubeconfig))), &TIMEOUTS)
 }
 
 /// Starts kube-proxy on all nodes at once, and returns when each has programmed all Services.

@@ -103,9 +103,7 @@ fn a_token_is_read_again_when_the_one_before_is_refused() -> Result<()> {
         until_stale(rig.agent(0)?, false, BACK)?;
         traffic.finish()?;
     }
-    cluster.until_answered_by(&other, &["pod-b2"])?;
-    drop(cluster);
-    Ok(())
+    cluster.until_answered_by(&other, &["pod-b2"])
 }
 
 /// The same kubeconfig with the path of a token file in place of the token.

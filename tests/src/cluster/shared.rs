@@ -9,7 +9,6 @@ use std::sync::Mutex;
 use anyhow::Result;
 
 use super::Cluster;
-use crate::agent::Source;
 use crate::join_all::locked;
 use crate::topology::Shape;
 
@@ -45,8 +44,7 @@ impl Cluster {
     /// Returns such a cluster with an agent on each node.
     pub fn shared(shape: Shape) -> Result<Shared> {
         let mut shared = Self::shared_without_agents(shape)?;
-        let kubeconfig = shared.control_plane.kubeconfig();
-        shared.rig.start_agents_from(Source::Kubeconfig(&kubeconfig), &[])?;
+        shared.start_agents()?;
         Ok(shared)
     }
 }

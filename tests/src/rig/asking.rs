@@ -15,7 +15,7 @@ use crate::wait::wait_until;
 /// The deadline for packets to follow a change. A change takes milliseconds.
 pub(super) const CHANGE: Duration = Duration::from_secs(30);
 /// The longest timeout in milliseconds of one question in a wait, which repeats it.
-const IMPATIENT: u64 = 500;
+pub(crate) const IMPATIENT: u64 = 500;
 /// The timeout in milliseconds of the first question. An answer takes a millisecond, and a question that was sent
 /// before the change has none: the timeout doubles with each question, so that a slow machine can answer too.
 const BRIEF: u64 = 100;
@@ -40,10 +40,10 @@ pub fn until_within(
     ask: Ask,
     expected: impl Fn(&Result<Answer, Failure>) -> bool,
 ) -> Result<()> {
-    let (mut last, mut within) = (None, BRIEF);
+    let (mut last, mut within) = (None, 0);
     let found = wait_until(patience, "the change reaches packets", || {
+        within = longer(within, IMPATIENT);
         let mut outcome = from.peer().ask(ask.within(within));
-        within = longer(within);
         if outcome == Err(Failure::TimedOut) && expected(&outcome) {
             // After a short silence the answer may still come.
             outcome = from.peer().ask(ask.within(IMPATIENT));
@@ -57,9 +57,10 @@ pub fn until_within(
     })
 }
 
-/// Returns the timeout of the next question of a wait, in milliseconds, after one of `within`.
-pub(crate) fn longer(within: u64) -> u64 {
-    (2 * within).clamp(BRIEF, IMPATIENT)
+/// Returns the timeout of the next question of a wait, at most `longest`, after one of `within`, or after none (0). All
+/// are milliseconds.
+pub fn longer(within: u64, longest: u64) -> u64 {
+    (2 * within).clamp(BRIEF, longest)
 }
 
 /// A condition that holds once the server of this name has answered.

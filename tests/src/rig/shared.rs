@@ -6,7 +6,6 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, LazyLock, Mutex};
-use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
 
@@ -38,12 +37,9 @@ pub struct Shared {
 impl Lender {
     fn start(shape: Shape) -> Self {
         let (back, lend) = channel();
-        let first = back.clone();
-        drop(thread::spawn(move || {
-            let rig = Rig::build(Topology::builder(shape)).and_then(|rig| rig.start(&[]));
-            // The receiver is static, so sending cannot fail.
-            drop(first.send(rig.map(Arc::new).map_err(|error| format!("{error:#}"))));
-        }));
+        let rig = Rig::build(Topology::builder(shape)).and_then(|rig| rig.start(&[]));
+        // The receiver is there, so sending cannot fail.
+        drop(back.send(rig.map(Arc::new).map_err(|error| format!("{error:#}"))));
         Self { lend: Mutex::new(lend), back }
     }
 
