@@ -43,7 +43,7 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
         while_busy(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
         pods += each;
     }
-    let without = started_anew(&mut agent)?;
+    let (_, without) = started_anew(&mut agent)?;
     add(&rig, &peers, pods..ALL)?;
     let qdiscs = qdiscs(&peers)?;
     campaign::figure(&format!("{ALL} qdiscs"), qdiscs.as_millis(), "ms");
@@ -60,15 +60,10 @@ fn start_beside_all(rig: &Rig, agent: &mut Agent, busy: usize, longest: Duration
     let figure = |name: &str, time: Duration| {
         campaign::figure(&format!("{name} beside {what}"), time.as_millis(), "ms");
     };
-    let began = Instant::now();
-    agent.stop()?;
-    drop(agent.command(&["cleanup"])?);
-    figure("end and cleanup", began.elapsed());
-    let began = Instant::now();
-    agent.start_again()?;
-    figure("start until ready", began.elapsed());
-    until_attached(rig, 0..ALL)?;
-    let all = began.elapsed();
+    let (ended, ready) = started_anew(agent)?;
+    let all = ready + until_attached(rig, 0..ALL)?;
+    figure("end and cleanup", ended);
+    figure("start until ready", ready);
     figure("start until all are attached", all);
     ensure!(all < longest, "{all:?}, at most {longest:?}");
     Ok(())
@@ -90,13 +85,15 @@ fn one_by_one(rig: &Rig, peers: &Netns, (pods, busy): (Range<usize>, usize)) -> 
     Ok(())
 }
 
-/// Stops the agent, cleans up, and starts it again; returns the time that the start takes.
-fn started_anew(agent: &mut Agent) -> Result<Duration> {
+/// Stops the agent, cleans up, and starts it again; returns the time of the end with the cleanup, and that of the start.
+fn started_anew(agent: &mut Agent) -> Result<(Duration, Duration)> {
+    let began = Instant::now();
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
+    let ended = began.elapsed();
     let began = Instant::now();
     agent.start_again()?;
-    Ok(began.elapsed())
+    Ok((ended, began.elapsed()))
 }
 
 /// Adds a qdisc for programs to the other end of each interface, and returns the time that this takes.
