@@ -130,8 +130,8 @@ fn tests(files: &[&str]) -> Command {
     let archive = format!("image/lb-agent-{}.tar", env!("CARGO_PKG_VERSION"));
     let mut cargo = shell::cargo();
     cargo
-        .args(["test", "--workspace", "--no-fail-fast"])
-        .args(files.iter().flat_map(|file| ["--test", file]))
+        .args(["test", "--no-fail-fast"])
+        .args(binaries::selection(files))
         .env("RUST_TEST_THREADS", "1")
         .env("LB_PROVE", "1")
         .env("LB_IMAGE", workspace::target().join(archive));

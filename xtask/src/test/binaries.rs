@@ -20,9 +20,13 @@ pub(crate) struct Binary {
 
 /// Builds the programs that root tests start, and files of root tests.
 pub(crate) fn build(names: &[&str]) -> Result<()> {
+    shell::build(&[selection(names), vec!["--bins"]].concat())
+}
+
+/// Returns the arguments of cargo that select files of root tests.
+pub(crate) fn selection<'a>(names: &[&'a str]) -> Vec<&'a str> {
     let names = names.iter().flat_map(|name| ["--test", name]);
-    let what = workspace::ALL_BUT_BENCH.into_iter().chain(["--bins"]).chain(names);
-    shell::build(&what.collect::<Vec<_>>())
+    workspace::ALL_BUT_BENCH.into_iter().chain(names).collect()
 }
 
 /// Builds test files with root, `*` for all, and returns them sorted by name.
@@ -30,8 +34,7 @@ pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
     let mut cargo = shell::cargo();
     let _: &mut _ = cargo
         .args(["test", "--no-run", "--quiet"])
-        .args(workspace::ALL_BUT_BENCH)
-        .args(names.iter().flat_map(|name| ["--test", name]))
+        .args(selection(names))
         .args(["--message-format", "json-render-diagnostics"]);
     let mut binaries = parse(&shell::output(&mut cargo, "fix what cargo reports")?)?;
     ensure!(
