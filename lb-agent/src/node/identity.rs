@@ -48,7 +48,7 @@ pub struct Identity {
 /// The interfaces whose packets count as those of this node's pods (contract 3.4).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum LocalClients {
-    /// Interfaces of pods.
+    /// All interfaces with the role of a pod.
     #[default]
     PodDevices,
     /// The bridge of this name, and its ports.

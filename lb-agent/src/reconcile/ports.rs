@@ -10,7 +10,7 @@ use crate::plan::{PortKey, PortPlan};
 /// The order in which ports get room.
 pub(super) type Seniority = ((i64, String), PortKey);
 
-/// Ports by service id.
+/// The Service ports in the maps, those of this run and those of an earlier one, by service id.
 #[derive(Debug)]
 pub(super) struct Ports {
     /// Programmed ports. They are boxed, because half of the slots of a B-tree are empty.

@@ -120,7 +120,7 @@ impl Devices {
         self.attachments.count(numbers);
     }
 
-    /// Retries failed operations.
+    /// Tries again what failed: interfaces without programs, XDP, and flags that were not written.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if self.attachments.is_unfinished(is_known) {
             self.attachments.follow(ChangeSource::Retry);

@@ -26,7 +26,7 @@ impl Object {
     }
 }
 
-/// The supported kinds.
+/// The kinds of objects that a manifest may contain and the agent uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KnownKind {
     Service,
