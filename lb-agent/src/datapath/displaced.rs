@@ -2,11 +2,18 @@
 //!
 //! Taking a place back costs no packet, but some milliseconds of the machine, and an agent like this one would respond
 //! in kind. So a program that displaces ours once is displaced at once. One that keeps doing so is displaced ever more
-//! rarely, and `status` names it.
+//! rarely.
+//!
+//! The agent reports a program before ours at ingress from the first time on: it can end the chain, and its owner asked
+//! for that place. The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`), so behind
+//! ours at egress a program is often there by chance, once for each interface of a pod: that is reported from the
+//! second time on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
+
+use super::role::Direction;
 
 /// Time until the place is taken back for the second time; doubled each further time.
 const FIRST: Duration = Duration::from_secs(2);
@@ -26,7 +33,7 @@ struct Displacement {
     patience: Duration,
     /// Time when another program was last seen in the place.
     seen: Instant,
-    /// The message for operators, once the program has come back.
+    /// The message for operators: at ingress at once, at egress once the program has come back.
     problem: Option<String>,
 }
 
@@ -34,7 +41,7 @@ impl Displaced {
     /// Records that another program is in our place. Returns whether to take the place back now.
     pub(super) fn see(
         &mut self,
-        path: &Path,
+        (path, direction): (&Path, Direction),
         now: Instant,
         problem: impl FnOnce() -> String,
     ) -> bool {
@@ -42,8 +49,8 @@ impl Displaced {
         let calm = |displacement: &Displacement| now.duration_since(displacement.seen) >= CALM;
         match self.0.get_mut(path).filter(|displacement| !calm(displacement)) {
             None => {
-                let displacement =
-                    Displacement { taken: now, patience: FIRST, seen: now, problem: None };
+                let problem = (direction == Direction::Ingress).then(problem);
+                let displacement = Displacement { taken: now, patience: FIRST, seen: now, problem };
                 drop(self.0.insert(path.to_owned(), displacement));
                 true
             }
@@ -66,7 +73,7 @@ impl Displaced {
         drop(self.0.remove(path));
     }
 
-    /// Returns a message for each program that keeps displacing ours, or did within the last minute.
+    /// Returns a message for each program that displaces ours, or did so within the last minute.
     pub(super) fn problems(&mut self, now: Instant) -> Vec<String> {
         self.0.retain(|_, displacement| now.duration_since(displacement.seen) < CALM);
         self.0.values().filter_map(|displacement| displacement.problem.clone()).collect()
@@ -77,25 +84,45 @@ impl Displaced {
 mod tests {
     use super::*;
 
-    #[test]
-    fn who_comes_once_is_no_problem_and_who_insists_is_one_at_once() {
+    /// Sees a program in our place at these seconds. Returns whether to take the place back, and the number of
+    /// problems.
+    fn seen_at<const N: usize>(direction: Direction, seconds: [u64; N]) -> [(bool, usize); N] {
         let (mut displaced, path, began) =
             (Displaced::default(), Path::new("2-ingress"), Instant::now());
-        let mut see = |seconds: u64| {
-            let now = began + Duration::from_secs(seconds);
-            let taken = displaced.see(path, now, || "somebody".to_owned());
+        seconds.map(|second| {
+            let now = began + Duration::from_secs(second);
+            let taken = displaced.see((path, direction), now, || "somebody".to_owned());
             (taken, displaced.problems(now).len())
-        };
-        assert_eq!(see(0), (true, 0));
-        assert_eq!(see(1), (false, 1), "two seconds are not over");
-        assert_eq!(see(3), (true, 1));
-        assert_eq!(see(6), (false, 1), "four now");
-        assert_eq!(see(7), (true, 1));
-        for second in (10..60).step_by(3) {
-            see(second);
-        }
-        assert!(!see(61).0 || !see(64).0, "half a minute at last");
-        assert_eq!(see(200), (true, 0), "who has been away begins anew");
-        assert!(displaced.problems(began + Duration::from_mins(5)).is_empty());
+        })
+    }
+
+    #[test]
+    fn program_before_ours_at_ingress_is_a_problem_at_once() {
+        assert_eq!(seen_at(Direction::Ingress, [0, 200]), [(true, 1), (true, 1)]);
+    }
+
+    #[test]
+    fn program_behind_ours_at_egress_is_a_problem_when_it_returns() {
+        let seen = seen_at(Direction::Egress, [0, 1, 200]);
+        assert_eq!(seen, [(true, 0), (false, 1), (true, 0)], "after a pause it begins anew");
+    }
+
+    #[test]
+    fn place_is_taken_back_ever_more_rarely() {
+        let taken = seen_at(Direction::Egress, [0, 1, 3, 6, 7]).map(|(taken, _)| taken);
+        assert_eq!(taken, [true, false, true, false, true], "after 2 s, then after 4 s");
+        let seconds: Vec<u64> = (0..300).collect();
+        let seconds: [u64; 300] = seconds.try_into().unwrap();
+        let taken = seen_at(Direction::Ingress, seconds).iter().filter(|(taken, _)| *taken).count();
+        assert_eq!(taken, 13, "at 0, 2, 6, 14, 30 s, and every 30 s after that");
+    }
+
+    #[test]
+    fn problem_ends_a_minute_after_the_program() {
+        let (mut displaced, path, began) =
+            (Displaced::default(), Path::new("2-ingress"), Instant::now());
+        displaced.see((path, Direction::Ingress), began, || "somebody".to_owned());
+        assert_eq!(displaced.problems(began + Duration::from_secs(59)).len(), 1);
+        assert!(displaced.problems(began + CALM).is_empty());
     }
 }

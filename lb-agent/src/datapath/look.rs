@@ -71,7 +71,7 @@ pub(super) fn fault_in(order: &[Hooked], link: u32, direction: Direction) -> Opt
     }
 }
 
-/// Returns the message about a program that keeps displacing ours.
+/// Returns the message about a program that displaces ours.
 pub(super) fn problem(device: &str, order: &[Hooked], direction: Direction) -> String {
     let (outermost, side) = match direction {
         Direction::Ingress => (order.first(), "before"),
@@ -80,8 +80,9 @@ pub(super) fn problem(device: &str, order: &[Hooked], direction: Direction) -> S
     let number = outermost.map_or(0, |hooked| hooked.program);
     let direction = direction.name();
     format!(
-        "interface {device}: program {number} of another owner keeps attaching itself {side} \
-         the agent's at {direction}; packets that it does not pass on are not served: attach it on the other side"
+        "interface {device}: program {number} of another owner attached itself {side} the agent's at {direction}, and \
+         the agent restores the order; packets that the program does not pass on are not served meanwhile: attach it \
+         on the other side"
     )
 }
 

@@ -119,7 +119,8 @@ impl Datapath {
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
             let is_under_way = pins::aside(&path).exists();
-            if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
+            let place = (path.as_path(), direction);
+            if is_under_way || !self.displaced.see(place, Instant::now(), problem) {
                 return Ok(None);
             }
         }
