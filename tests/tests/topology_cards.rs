@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
+use lb_agent::datapath::Direction;
 use lb_tests::agent::Agent;
 use lb_tests::kinds::Kind;
 use lb_tests::manifest::Service;
@@ -236,6 +237,59 @@ fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
     }
     ensure!((attached("list")? - lists).abs() < 0.5, "an interface was attached by a list");
     Ok(())
+}
+
+/// A cable to one machine: no network, no gateway.
+#[test]
+fn card_with_the_address_of_its_other_end_is_served() -> Result<()> {
+    if Kind::MacVlan.is_skipped()? {
+        return Ok(());
+    }
+    let rig = with_card(&["address add 172.31.0.1 peer 172.31.0.2 dev card1"])?;
+    is_external(&rig, CARD)
+}
+
+/// While a card is down its routes are gone, and it may be neither the one of the Node's address nor that of a default
+/// route. If it lost its programs, the kernel would answer the first segments of open connections by a reset when it is
+/// up again.
+#[test]
+fn card_that_is_down_keeps_its_programs() -> Result<()> {
+    if Kind::MacVlan.is_skipped()? {
+        return Ok(());
+    }
+    let rig = with_card(&["address add 172.31.0.1/24 dev card1"])?;
+    is_external(&rig, CARD)?;
+    let node = rig.node(0)?;
+    let index = node.device_number(CARD, "ifindex")?;
+    let links = || -> Result<[Vec<u32>; 2]> {
+        let [one, other] = [Direction::Ingress, Direction::Egress]
+            .map(|direction| node.links_at(index, direction));
+        Ok([one?, other?])
+    };
+    let before = links()?;
+    ensure!(before.iter().all(|links| links.len() == 1), "{before:?}");
+    for (state, later) in [("down", "later1"), ("up", "later2")] {
+        // Once a later interface is served, the agent has seen all changes.
+        node.netns().ip(&format!(
+            "link set dev {CARD} {state}
+             link add {later} link eth0 type macvlan mode bridge
+             address add 172.31.1.1/24 dev {later}
+             link set dev {later} up"
+        ))?;
+        is_external(&rig, later)?;
+        ensure!(links()? == before, "{state}: {:?} after {before:?}", links()?);
+    }
+    Ok(())
+}
+
+/// A node with a card that is up, after these commands.
+fn with_card(lines: &[&str]) -> Result<Rig> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let node = rig.node(0)?.netns();
+    node.ip(&format!("link add {CARD} link eth0 type macvlan mode bridge\n{}", lines.join("\n")))?;
+    node.ip(&format!("link set dev {CARD} up"))?;
+    rig.start_agents(&[])?;
+    Ok(rig)
 }
 
 /// A second network of a pod: both ends of the veth have an address of it.

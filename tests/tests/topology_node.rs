@@ -1,6 +1,7 @@
 //! Changes of the node while the agent runs: addresses come and go, and the Node object changes and is deleted.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -13,12 +14,14 @@ use lb_tests::wait::wait_until_ok;
 use serde_json::json;
 
 const NODE_PORT: u16 = 30_080;
+const NODE_PORTS: &str = "--nodeport-addresses=192.168.50.0/24,fd00:50::/64";
 const SOON: Duration = Duration::from_secs(30);
 /// The deadline for flows to be updated: the sweep runs every five seconds.
 const RENEWED: Duration = Duration::from_mins(1);
 
 in_both_shapes!(
     node_port_follows_addresses_that_come_and_go,
+    address_whose_prefix_changes_is_served_throughout,
     node_port_follows_the_addresses_of_the_node_object,
     services_are_served_without_a_node_object,
     flows_to_the_other_node_outlive_the_address_that_stood_for_their_client,
@@ -37,7 +40,7 @@ fn other() -> Result<Addresses> {
 }
 
 fn node_port_follows_addresses_that_come_and_go(shape: Shape) -> Result<()> {
-    let (rig, _) = start(shape, &["--nodeport-addresses=192.168.50.0/24,fd00:50::/64"])?;
+    let (rig, _) = start(shape, &[NODE_PORTS])?;
     let Addresses { v4, v6 } = other()?;
     for _ in 0..2 {
         rig.node(0)?.netns().ip(&format!(
@@ -56,6 +59,26 @@ fn node_port_follows_addresses_that_come_and_go(shape: Shape) -> Result<()> {
             let question = Ask::new(protocol, other()?.socket(family, NODE_PORT));
             until(rig.client(), question.within(300), Result::is_err)?;
         }
+    }
+    Ok(())
+}
+
+/// The kernel keeps an IPv4 address once for each network, and one of them goes.
+fn address_whose_prefix_changes_is_served_throughout(shape: Shape) -> Result<()> {
+    let (rig, _) = start(shape, &[NODE_PORTS])?;
+    let (node, Addresses { v4, .. }) = (rig.node(0)?.netns(), other()?);
+    for (number, lines) in [
+        format!("address add {v4}/24 dev eth0"),
+        format!("address add {v4}/25 dev eth0\naddress delete {v4}/24 dev eth0"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        // Once a later address is served, the agent has seen all changes.
+        let later = SocketAddr::new(format!("192.168.50.{}", 90 + number).parse()?, NODE_PORT);
+        node.ip(&format!("{lines}\naddress add {}/24 dev eth0", later.ip()))?;
+        until(rig.client(), Ask::tcp(later), Result::is_ok)?;
+        drop(ask(rig.client(), Ask::tcp(SocketAddr::from((v4, NODE_PORT))).within(2_000))?);
     }
     Ok(())
 }
@@ -125,7 +148,7 @@ fn flows_to_the_other_node_outlive_the_address_that_stood_for_their_client(
          address add {}/64 dev eth0 nodad preferred_lft 0",
         stays.v4, stays.v6
     ))?;
-    rig.start_agents(&["--nodeport-addresses=192.168.50.0/24,fd00:50::/64"])?;
+    rig.start_agents(&[NODE_PORTS])?;
     let node = rig.node(0)?;
     let goes = node.addresses();
     let question =

@@ -14,7 +14,7 @@ use super::view::{Address, Link, LinkKind, View};
 pub(super) struct Leads<'a> {
     view: &'a View,
     node: &'a Identity,
-    /// Interfaces with an address and a network on their link.
+    /// Interfaces with an address and a network on their link, or the address of its other end.
     networks: BTreeSet<u32>,
     /// Interfaces with a default route or an address of the Node object: they certainly lead outside.
     surely: BTreeSet<u32>,
@@ -29,7 +29,12 @@ pub(super) struct Leads<'a> {
 
 impl<'a> Leads<'a> {
     pub(super) fn of(view: &'a View, node: &'a Identity) -> Self {
-        let is_network = |own: &&Address| own.is_global && own.has_network();
+        // The other end of a pod's veth may be given as a peer; of any other interface it is a network of one.
+        let is_veth =
+            |index: &u32| view.links.get(index).is_some_and(|link| link.kind == LinkKind::Veth);
+        let is_network = |own: &&Address| {
+            own.is_global && (own.has_network() || own.has_peer() && !is_veth(&own.index))
+        };
         let networks = view.addresses.iter().filter(is_network).map(|own| own.index).collect();
         let is_nodes = |own: &&Address| node.addresses.contains(&own.ip);
         let nodes = view.addresses.iter().filter(is_nodes).map(|own| own.index);
@@ -62,9 +67,11 @@ impl<'a> Leads<'a> {
                 || match link.kind {
                     LinkKind::Tunnel => link.is_up,
                     LinkKind::Veth if self.is_pod(link) => self.is_uplink(link),
-                    LinkKind::Bridge => self.is_used(link) && !self.is_of_pods(link),
-                    LinkKind::Veth | LinkKind::Over | LinkKind::Bond | LinkKind::Other => {
-                        self.is_used(link) && !self.is_pod(link)
+                    LinkKind::Bridge => self.may_be_used(link) && !self.is_of_pods(link),
+                    // One that is down may turn out to be a pod's.
+                    LinkKind::Veth => self.is_used(link) && !self.is_pod(link),
+                    LinkKind::Over | LinkKind::Bond | LinkKind::Other => {
+                        self.may_be_used(link) && !self.is_pod(link)
                     }
                     LinkKind::Netkit | LinkKind::Loopback => false,
                 }
@@ -117,7 +124,13 @@ impl<'a> Leads<'a> {
         link.is_up && (is_routed || self.has_network(link))
     }
 
-    /// Reports whether an interface has an address and a network on its link.
+    /// Reports whether packets are routed through an interface, or will be as soon as it is up: without programs its
+    /// first packets would meet the bare stack, which resets connections that it does not know.
+    fn may_be_used(&self, link: &Link) -> bool {
+        self.is_used(link) || !link.is_up && self.has_network(link)
+    }
+
+    /// Reports whether an interface has an address and a network on its link, or the address of its other end.
     pub(super) fn has_network(&self, link: &Link) -> bool {
         self.networks.contains(&link.index)
     }

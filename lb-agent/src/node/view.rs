@@ -78,6 +78,8 @@ pub struct Address {
     pub ip: IpAddr,
     /// Prefix length; that of a single address if no network belongs to it.
     pub prefix: u8,
+    /// The other end of a point-to-point link, else the address itself (`IFA_ADDRESS`).
+    pub peer: IpAddr,
     /// Whether the scope is global: neither link-local nor host.
     pub is_global: bool,
     /// Whether the kernel would select it as a source: neither secondary, nor deprecated, nor tentative.
@@ -100,6 +102,18 @@ impl Address {
     /// Reports whether a network on the link belongs to the address.
     pub const fn has_network(&self) -> bool {
         self.prefix < if self.ip.is_ipv4() { 32 } else { 128 }
+    }
+
+    /// Reports whether the address names the other end of the link.
+    pub fn has_peer(&self) -> bool {
+        self.peer != self.ip
+    }
+
+    /// Reports whether both are one address to the kernel. It keeps an IPv4 address once for each network
+    /// (`__inet_insert_ifa` in `net/ipv4/devinet.c`), and an IPv6 address once.
+    fn is_same(&self, other: &Self) -> bool {
+        let is_one_network = (self.prefix, self.peer) == (other.prefix, other.peer);
+        (self.index, self.ip) == (other.index, other.ip) && (self.ip.is_ipv6() || is_one_network)
     }
 }
 
@@ -137,8 +151,7 @@ impl View {
     /// Adds or updates an address.
     pub fn put_address(&mut self, message: &AddressMessage) {
         let Some(new) = address(message) else { return };
-        let same = |old: &&mut Address| (old.index, old.ip) == (new.index, new.ip);
-        match self.addresses.iter_mut().find(same) {
+        match self.addresses.iter_mut().find(|old| old.is_same(&new)) {
             Some(old) => *old = new,
             None => self.addresses.push(new),
         }
@@ -147,7 +160,10 @@ impl View {
     /// Removes the address of an `RTM_DELADDR` message.
     pub fn remove_address(&mut self, message: &AddressMessage) {
         if let Some(gone) = address(message) {
-            self.addresses.retain(|old| (old.index, old.ip) != (gone.index, gone.ip));
+            self.addresses.retain(|old| !old.is_same(&gone));
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,7 @@ fn link(index: u32, name: &str, kind: LinkKind) -> Link {
 fn address(index: u32, text: &str) -> Address {
     let ip = ip(text);
     let is_global = !ip.is_loopback() && !text.starts_with("fe80");
-    Address { index, ip, prefix: 24, is_global, is_preferred: true }
+    Address { index, ip, prefix: 24, peer: ip, is_global, is_preferred: true }
 }
 
 /// Makes a node with one uplink, a bridge with a bridged pod, a routed pod, a veth pair of its own and a tunnel.
@@ -107,6 +107,24 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
 }
 
 /// As on a node that is a container itself: its uplinks are veths.
+/// Its routes are gone while it is down.
+#[test]
+fn a_card_keeps_its_role_while_it_is_down() {
+    let mut view = view();
+    let card = Link { is_up: false, ..link(30, "eth2", LinkKind::Over) };
+    drop(view.links.insert(30, card));
+    assert_eq!(role(&view, &node(), "eth2"), None);
+    view.addresses.push(Address { prefix: 32, ..address(30, "172.21.0.1") });
+    assert_eq!(role(&view, &node(), "eth2"), None, "no network");
+    view.addresses.push(Address {
+        peer: ip("172.22.0.2"),
+        prefix: 32,
+        ..address(30, "172.22.0.1")
+    });
+    assert_eq!(role(&view, &node(), "eth2"), Some(Role::External));
+    assert!(unserved(&view, &node()).is_empty());
+}
+
 #[test]
 fn a_veth_that_carries_another_card_is_no_pods() {
     let mut view = view();

@@ -117,15 +117,15 @@ const fn kind_of(kind: &InfoKind) -> LinkKind {
 }
 
 pub(super) fn address(message: &AddressMessage) -> Option<Address> {
-    let mut ip = None;
+    let (mut local, mut other) = (None, None);
     // The header has only the low 8 flags; the attribute, where the kernel sends it, has all.
     let mut flags = AddressFlags::from_bits_retain(message.header.flags.bits().into());
     for attribute in &message.attributes {
-        if let AddressAttribute::Local(local) = attribute {
-            // On a point-to-point interface, `Address` is the other end.
-            ip = Some(*local);
+        if let AddressAttribute::Local(address) = attribute {
+            local = Some(*address);
         } else if let AddressAttribute::Address(address) = attribute {
-            ip = ip.or(Some(*address));
+            // On a point-to-point interface this is the other end. IPv6 has no other attribute without one.
+            other = Some(*address);
         } else if let AddressAttribute::Flags(all) = attribute {
             flags = *all;
         }
@@ -139,10 +139,12 @@ pub(super) fn address(message: &AddressMessage) -> Option<Address> {
         1,
         "the header's flags are the low ones"
     );
+    let ip = local.or(other)?;
     Some(Address {
         index: message.header.index,
-        ip: ip?,
+        ip,
         prefix: message.header.prefix_len,
+        peer: other.unwrap_or(ip),
         is_global: message.header.scope == AddressScope::Universe,
         is_preferred: !flags.intersects(unfit),
     })

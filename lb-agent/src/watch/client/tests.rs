@@ -198,6 +198,7 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
     };
     let shown = |ips: &[IpAddr]| {
         let addresses = ips.iter().map(|ip| Address {
+            peer: *ip,
             index: 1,
             ip: *ip,
             prefix: 8,

@@ -1,0 +1,44 @@
+//! Addresses that come and go, as netlink reports them.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+
+use super::View;
+
+fn message(local: [u8; 4], peer: [u8; 4], prefix: u8) -> AddressMessage {
+    let [local, peer] = [local, peer].map(|ip| IpAddr::V4(Ipv4Addr::from(ip)));
+    let mut message = AddressMessage::default();
+    (message.header.index, message.header.prefix_len) = (2, prefix);
+    message.attributes = vec![AddressAttribute::Address(peer), AddressAttribute::Local(local)];
+    message
+}
+
+#[test]
+fn address_of_two_networks_goes_once_for_each() {
+    const OWN: [u8; 4] = [10, 0, 0, 5];
+    let (mut view, [old, new]) =
+        (View::default(), [24, 16].map(|prefix| message(OWN, OWN, prefix)));
+    for message in [&old, &new, &new] {
+        view.put_address(message);
+    }
+    view.remove_address(&old);
+    let prefixes: Vec<u8> = view.addresses.iter().map(|address| address.prefix).collect();
+    assert_eq!(prefixes, [16]);
+    view.remove_address(&new);
+    assert!(view.addresses.is_empty());
+}
+
+#[test]
+fn address_of_two_links_to_one_machine_goes_once_for_each() {
+    const OWN: [u8; 4] = [10, 0, 0, 1];
+    let [one, other] = [2, 3].map(|host| message(OWN, [10, 0, 0, host], 32));
+    let mut view = View::default();
+    for message in [&one, &other] {
+        view.put_address(message);
+    }
+    view.remove_address(&one);
+    let [left] = &view.addresses[..] else { panic!("{:?}", view.addresses) };
+    assert_eq!((left.ip, left.peer), ([10, 0, 0, 1].into(), IpAddr::from([10, 0, 0, 3])));
+    assert!(left.has_peer());
+}
