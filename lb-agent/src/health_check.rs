@@ -102,6 +102,14 @@ impl HealthChecks {
         }
     }
 
+    /// Closes the listener of a Service that gives up its port, which another Service may want.
+    pub fn give_up(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
+        let port = wanted.map(|wanted| wanted.port);
+        if self.services.get(service).is_some_and(|known| Some(known.port) != port) {
+            drop(self.services.remove(service));
+        }
+    }
+
     /// Sets the listener of a Service; `None` removes it.
     pub fn set(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
         let Some(wanted) = wanted else {

@@ -263,3 +263,21 @@ async fn many_services_are_listened_for() {
         assert!(ask(v4(*port), GET).await.contains(&weight));
     }
 }
+
+/// A Service that takes over the port of another one, in one batch of changes.
+#[tokio::test]
+async fn port_that_is_given_up_is_free_for_the_next_service() {
+    let (mut checks, port) = (checks(), free_port().await);
+    checks.set_addresses(loopback());
+    let (old, new) = (name("old"), name("a-new"));
+    checks.set(&old, wants(port, 1));
+    for (service, wanted) in [(&new, wants(port, 2)), (&old, None)] {
+        checks.give_up(service, wanted);
+    }
+    checks.set(&new, wants(port, 2));
+    checks.set(&old, None);
+    assert_eq!((checks.failures(), checks.failing()), (Vec::new(), 0));
+    let answer =
+        ask(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port), "GET / HTTP/1.0\r\n\r\n").await;
+    assert!(answer.contains("a-new"), "{answer}");
+}

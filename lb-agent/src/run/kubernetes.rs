@@ -49,9 +49,14 @@ impl Reporter {
 
     /// Takes in the plans of Services that changed.
     pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
+        let health = |translated: &Option<Translated>| translated.as_ref()?.health;
+        // First, because another of these Services may take over the port.
+        for (service, translated) in taken {
+            self.checks.give_up(service, health(translated));
+        }
         for (service, translated) in taken {
             // Also without a plan: a removed Service closes its listener.
-            self.checks.set(service, translated.as_ref().and_then(|translated| translated.health));
+            self.checks.set(service, health(translated));
             let Some(translated) = translated else { continue };
             let uid = tracker.uid(service).unwrap_or_default();
             for finding in &translated.findings {
