@@ -44,12 +44,19 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
         .filter_map(|network| Some((network.trunc(), Some(source(network)?))))
         .collect();
     let there = list(handle).await?;
+    // A route that the kernel refuses takes no other one away. The first error is reported.
+    let mut result = Ok(());
     // Deleted first: a route with another source has the same key as the one that replaces it.
     for (network, _) in there.difference(&wanted) {
-        delete(handle, network).await?;
+        result = result.and(delete(handle, network).await);
     }
     for (network, source) in wanted.difference(&there) {
-        add(handle, network, *source).await?;
+        let added = add(handle, network, *source).await;
+        if added.is_err() {
+            // The address of the Node object may not be one of this machine yet; the kernel chooses a source meanwhile.
+            drop(add(handle, network, None).await);
+        }
+        result = result.and(added);
     }
     // The rules last, so that the table is complete when packets are looked up in it.
     for (version, is_needed) in FAMILIES.into_iter().zip([
@@ -57,10 +64,10 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
         wanted.iter().any(|(network, _)| network.addr().is_ipv6()),
     ]) {
         if is_needed && rules(handle, &version).await?.is_empty() {
-            add_rule(handle, &version).await?;
+            result = result.and(add_rule(handle, &version).await);
         }
     }
-    Ok(())
+    result
 }
 
 /// Removes the table and its rules. Returns whether there were any.
