@@ -286,15 +286,26 @@ fn seek<T: Tables>(
     }
     pair.forward.to.source_port = search.oldest;
     pair.reply.key.tuple.destination_port = search.oldest;
-    displace(tables, pair)
+    if !displace(tables, pair) {
+        (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
+        search.goes_on = search.tried != MOST;
+        return Err(DropReason::PortsExhausted);
+    }
+    put(tables, &pair.reply)
 }
 
 /// Takes the key of the reply away from the displaceable flow that has it. The masquerade of that flow is removed as
 /// well, so that its next packet gets another source.
+///
+/// False where both ends of that flow have spoken since the search found it: a protected flow keeps its port.
 #[inline(never)]
-fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
+fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> bool {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
-    if tables.flow(&reply.key, occupant) && occupant.kind == Kind::UNMASQUERADE {
+    let is_there = tables.flow(&reply.key, occupant);
+    if is_there && occupant.is_protected() {
+        return false;
+    }
+    if is_there && occupant.kind == Kind::UNMASQUERADE {
         let Entry { key, flow } = occupant_opposite;
         reply.key.write_opposite(occupant, key);
         // The flow may have another source by now: then its masquerade does not hold this port, and stays.
@@ -303,7 +314,7 @@ fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> Result<Reservation
         }
     }
     tables.count(Event::PortDisplaced);
-    put(tables, reply)
+    true
 }
 
 /// Which port of the range to try first.

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::format;
 
-use super::{source_port, wish};
+use super::{NEXT, ROUND, source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
 use crate::config::NodeSettings;
 use crate::event::{DropReason, Event, Hook, Translation, Verdict};
-use crate::fake::{Datagram, Fake, Step, at, run, world};
+use crate::fake::{Datagram, Fake, Meanwhile, Step, at, run, world};
 use crate::flow::{FlowKey, Kind, Side, Tuple};
 
 fn step(hook: Hook, packet: &Datagram) -> Step {
@@ -74,6 +74,48 @@ fn no_entry_stands_where_another_finds_no_memory() {
         assert!(tables.all_flows().is_empty(), "{from} {to}: {:#?}", tables.all_flows());
         assert_eq!(tables.counted(Event::FlowNoMemory), 1);
     }
+}
+
+/// While a new flow searches, another CPU protects the flow whose port it is about to take.
+#[test]
+fn flow_that_was_protected_during_a_search_keeps_its_port() {
+    const WIDTH: u16 = 16;
+    let (mut tables, ..) = node();
+    let ports = (61_000, 61_000 + WIDTH - 1);
+    let node = &mut tables.settings.node;
+    (node.source_port_low, node.source_port_high) = (Port::new(ports.0), Port::new(ports.1));
+    let ask = |tables: &Fake, number: u16| {
+        let client = format!("203.0.113.9:{}", 50_000 + number);
+        let comes = step(Hook::EdgeIngress, &Datagram::syn(&client, world::NODE4));
+        let leaves = step(Hook::EdgeEgress, &Datagram::syn(&client, world::REMOTE4));
+        (run(&comes, tables).0, run(&leaves, tables).0)
+    };
+    for number in 0..WIDTH {
+        tables.clock.set(tables.clock.get() + 1_000_000_000);
+        assert_eq!(ask(&tables, number).1, Verdict::Translated(Translation::Masquerade));
+    }
+    let of_port = |port: Port| {
+        let node = Endpoint::new(at(world::NODE4).ip, port);
+        FlowKey::new(Tuple::new(at(world::REMOTE4), node), Protocol::TCP, Side::INGRESS)
+    };
+    let all = tables.all_flows();
+    let kept = |key: &FlowKey| all[key].seen;
+    let keys: std::vec::Vec<FlowKey> =
+        (ports.0..=ports.1).map(|port| of_port(Port::new(port))).collect();
+    let oldest = *keys.iter().min_by_key(|key| kept(key)).unwrap();
+    let tuple = Tuple::new(at("203.0.113.9:50100"), at(world::REMOTE4));
+    let wish = wish(&tuple, Protocol::TCP);
+    let last = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(ROUND - 1)));
+    assert_ne!(of_port(last), oldest, "the oldest flow must have been found by then");
+    let mut flow = all[&oldest];
+    flow.flags |= crate::flow::Flow::PROTECTED;
+    let writes = std::vec![(oldest, Some(flow))];
+    tables.meanwhile.borrow_mut().push_back(Meanwhile { before: of_port(last), writes });
+    tables.clock.set(tables.clock.get() + 1_000_000_000);
+    assert_eq!(ask(&tables, 100).1, Verdict::Translated(Translation::Masquerade));
+    assert!(tables.meanwhile.borrow().is_empty(), "the other CPU has not written");
+    let after = tables.all_flows();
+    assert_eq!((after[&oldest], after[&oldest.opposite(&flow)].kind), (flow, Kind::MASQUERADE));
 }
 
 /// The ports that Linux gives its own connections by default.
