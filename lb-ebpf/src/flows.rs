@@ -172,10 +172,11 @@ extern "C" fn flow_put(key: *const FlowKey, flow: *const Flow) -> i32 {
     write(key, flow, 0)
 }
 
-/// Adds an entry to a transient table and looks it up once.
+/// Writes an entry, and looks one in a transient table up once.
 ///
-/// The kernel displaces those entries first that were never looked up: without the lookup, a reply entry whose answer
-/// is still on its way would be displaced before older entries.
+/// The kernel displaces those entries first that were never looked up (`kernel/bpf/bpf_lru_list.c`). Searches for source
+/// ports look up many entries of a flood again and again. Beside them, an entry without this lookup was displaced within
+/// 0.2 ms: the packet that had made a masquerade left the node without it.
 #[inline(always)]
 fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
     let is_protected = flow.is_protected();
@@ -187,9 +188,7 @@ fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
             FLOWS4.insert(key, kept, flags)
         } else {
             let written = TRANSIENT4.insert(key, kept, flags);
-            if flags == NO_EXIST {
-                let _looked_at = TRANSIENT4.get_ptr(key);
-            }
+            let _looked_at = TRANSIENT4.get_ptr(key);
             written
         }
     } else {
@@ -198,9 +197,7 @@ fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
             FLOWS6.insert(key, flow, flags)
         } else {
             let written = TRANSIENT6.insert(key, flow, flags);
-            if flags == NO_EXIST {
-                let _looked_at = TRANSIENT6.get_ptr(key);
-            }
+            let _looked_at = TRANSIENT6.get_ptr(key);
             written
         }
     };

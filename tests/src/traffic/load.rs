@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,8 @@ pub struct Tally {
     pub lost_in_a_row: u64,
     /// The times at which the first failures were seen: a timeout is seen long after the question.
     pub lost_at: Vec<String>,
+    /// The longest wait for an answer, in milliseconds.
+    pub slowest: u64,
 }
 
 impl Tally {
@@ -40,6 +42,14 @@ impl Tally {
     /// Returns the number of questions without an answer.
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
+    }
+
+    /// Counts an outcome, which was awaited for `took`.
+    pub(super) fn count_timed(&mut self, outcome: Result<Answer, Failure>, took: Duration) {
+        if outcome.is_ok() {
+            self.slowest = self.slowest.max(took.as_millis() as u64);
+        }
+        self.count(outcome);
     }
 
     pub(super) fn count(&mut self, outcome: Result<Answer, Failure>) {
@@ -82,8 +92,9 @@ fn stream(ask: &Ask, kept: bool, pause: Duration, shared: (&AtomicBool, &Mutex<T
     let (stop, tally) = shared;
     let mut conversation: Option<Conversation> = None;
     while !stop.load(Ordering::Relaxed) {
+        let began = Instant::now();
         let outcome = if kept { ask_kept(&mut conversation, ask) } else { once(ask) };
-        locked(tally).count(outcome);
+        locked(tally).count_timed(outcome, began.elapsed());
         pass(pause);
     }
 }
