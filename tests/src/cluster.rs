@@ -10,7 +10,7 @@ use anyhow::{Result, ensure};
 use crate::agent::Source;
 use crate::control_plane::{self, ControlPlane, Options};
 use crate::rig::{IMPATIENT, Rig, longer, matrix, servers, until_within};
-use crate::topology::{Family, Member, Node, Segment, Shape, Topology};
+use crate::topology::{Builder, Family, Member, Node, Segment, Shape, Topology};
 use crate::traffic::{Answer, Ask, Failure};
 use crate::wait::wait_until_ok;
 
@@ -56,7 +56,12 @@ impl Cluster {
 
     /// Starts a control plane and creates the Node objects; no node serves Services yet.
     pub fn without_agents(shape: Shape) -> Result<Self> {
-        let rig = Rig::build(Topology::builder(shape))?;
+        Self::in_topology(Topology::builder(shape))
+    }
+
+    /// As [`Cluster::without_agents`], in any topology.
+    pub fn in_topology(topology: Builder) -> Result<Self> {
+        let rig = Rig::build(topology)?;
         let control_plane = ControlPlane::start(Options {
             netns: Some(rig.topology().fabric().name().to_owned()),
             address: Segment::First.gateway()?.of(Family::V4),

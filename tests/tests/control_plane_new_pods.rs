@@ -22,7 +22,7 @@ fn first_questions_of_new_pods_are_answered_as_beside_kube_proxy() -> Result<()>
     server.publish(&services()?)?;
     let cpus = thread::available_parallelism()?.get();
     let (pods, delay) = campaign::size((20, Duration::ZERO), (200, Duration::from_millis(5)));
-    let loads: &[usize] = campaign::size(&[2], &[0, 2]);
+    let loads: &[usize] = campaign::size(&[2], &[0, 2, 12, 48]);
     for busy in loads.iter().map(|per_cpu| per_cpu * cpus) {
         let trial = Trial { pods, delay, busy };
         let theirs = ask(&server, Proxy::KubeProxy(Mode::Nftables), trial)?;

@@ -60,11 +60,12 @@ pub(crate) struct Quick {
 pub(crate) struct Traffic {
     #[command(flatten)]
     quick: Quick,
-    /// Attach pods to a bridge instead of routed veths
-    #[arg(long)]
-    bridged: bool,
+    /// The network of the nodes: pods behind routed veths, or behind a bridge; or behind a bridge with the netfilter
+    /// rules of a CNI plugin
+    #[arg(long, value_parser = ["routed", "bridged", "cni"], default_value = "routed")]
+    network: String,
     /// Only these routes (pod-far, port-near, port-far, loopback), operations (connect,
-    /// kept, kept16, udp, bulk) and ways (kube-proxy-nftables, kube-proxy-iptables,
+    /// connect16, kept, kept16, udp, bulk) and ways (kube-proxy-nftables, kube-proxy-iptables,
     /// ours, ours-stack, ours-sockets, minimal, minimal-stack, ours-xdp)
     only: Vec<String>,
 }
@@ -88,7 +89,8 @@ pub(crate) fn run(bench: &Bench) -> Result<()> {
 /// Runs all benchmarks one after another, and writes a report of the finished ones after each. A benchmark that fails
 /// does not stop the others.
 fn all(quick: bool) -> Result<()> {
-    let everything = Traffic { quick: Quick { quick }, bridged: false, only: Vec::new() };
+    let network = "routed".to_owned();
+    let everything = Traffic { quick: Quick { quick }, network, only: Vec::new() };
     let benches: [(&str, &dyn Fn() -> Result<()>); 4] = [
         ("traffic", &|| traffic(&everything)),
         ("churn", &|| churn(quick)),
@@ -133,11 +135,10 @@ fn traffic(options: &Traffic) -> Result<()> {
     } else {
         ("5", "250", "10,1000,10000,50000", "12 min")
     };
-    let shape = if options.bridged { "bridged" } else { "routed" };
     let reference = tool::reference()?.display().to_string();
     let (directory, commit) = (tool::results("traffic"), tool::commit()?);
     let mut arguments =
-        vec![&*reference, &directory, rounds, milliseconds, services, shape, &commit];
+        vec![&*reference, &directory, rounds, milliseconds, services, &options.network, &commit];
     if options.quick.quick && options.only.is_empty() {
         arguments.extend(FEW);
     }

@@ -7,11 +7,11 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use lb_tests::cluster::Cluster;
 use lb_tests::control_plane::ControlPlane;
 use lb_tests::population::Population;
-use lb_tests::topology::Shape;
+use lb_tests::topology::{Builder, Shape, Topology};
 
 pub mod generator;
 mod minimal;
@@ -29,6 +29,38 @@ use turns::Series;
 use super::machine::Machine;
 use super::results::{Results, Row};
 
+/// The network of the nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Pods behind routed veths, without netfilter rules.
+    Routed,
+    /// Pods behind a bridge, without netfilter rules.
+    Bridged,
+    /// Pods behind a bridge, and the netfilter rules of a CNI plugin: connection tracking sees every packet, FORWARD
+    /// drops by default, and packets of pods to the outside are masqueraded.
+    Cni,
+}
+
+impl Network {
+    /// The network of this name.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "routed" => Ok(Self::Routed),
+            "bridged" => Ok(Self::Bridged),
+            "cni" => Ok(Self::Cni),
+            _ => bail!("network {name}: routed, bridged or cni"),
+        }
+    }
+
+    const fn topology(self) -> Builder {
+        match self {
+            Self::Routed => Topology::builder(Shape::Routed),
+            Self::Bridged => Topology::builder(Shape::Bridged),
+            Self::Cni => Topology::builder(Shape::Bridged).firewall(),
+        }
+    }
+}
+
 /// The choices for a measurement and its report.
 #[derive(Debug)]
 pub struct Options<'a> {
@@ -40,8 +72,8 @@ pub struct Options<'a> {
     pub rounds: usize,
     /// The time that one generator runs.
     pub time: Duration,
-    /// The connection of pods to their nodes.
-    pub shape: Shape,
+    /// The network of the nodes.
+    pub network: Network,
     /// Numbers of services, from the smallest.
     pub services: &'a [u32],
     /// Names of routes, operations and modes. A category without any name here is measured completely.
@@ -90,8 +122,8 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
     let mut world = World::build(options, out)?;
     let mut rows = Vec::new();
     let mut notes = vec![format!(
-        "{:?} pods, {} rounds of {} ms a measurement; kube-proxy with its defaults.",
-        options.shape,
+        "Network {:?}, {} rounds of {} ms a measurement; kube-proxy with its defaults.",
+        options.network,
         options.rounds,
         options.time.as_millis()
     )];
@@ -141,7 +173,7 @@ impl World {
     fn build(options: &Options<'_>, out: &mut impl Write) -> Result<Self> {
         let kinds = options.kinds();
         writeln!(out, "build {} clusters", kinds.len())?;
-        let cluster = Cluster::without_agents(options.shape)?;
+        let cluster = Cluster::in_topology(options.network.topology())?;
         let [near, far] = [cluster.publish("near", false)?, cluster.publish("far", false)?];
         cluster.endpoints(&near, &[cluster.rig().pod(0, 1)?])?;
         cluster.endpoints(&far, &[cluster.rig().pod(1, 0)?])?;
@@ -151,7 +183,8 @@ impl World {
         // The API server lives in the cluster with plain routing, which does not use it.
         let mut sites = vec![Site::around(ProxyKind::Plain, rig)?];
         for kind in kinds.into_iter().filter(|kind| *kind != ProxyKind::Plain) {
-            let mut site = Site::build(kind, options.shape).with_context(|| kind.name())?;
+            let mut site =
+                Site::build(kind, options.network.topology()).with_context(|| kind.name())?;
             site.reach(api_server, &server)?;
             sites.push(site);
         }

@@ -7,13 +7,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use lb_bench::traffic::{self, generator, server};
+use lb_bench::traffic::{self, Network, generator, server};
 use lb_bench::{api_relay, churn, compare, packet, report, scale};
-use lb_tests::topology::Shape;
 
 const USAGE: &str = "usage (results and report go to DIRECTORY, SERVICES is a comma-separated list):
   lb-test-bench packet REFERENCE DIRECTORY ROUNDS COMMIT [quick]  nanoseconds per packet; without quick also for a million flows
-  lb-test-bench traffic REFERENCE DIRECTORY ROUNDS MILLISECONDS SERVICES routed|bridged COMMIT [NAME ...]
+  lb-test-bench traffic REFERENCE DIRECTORY ROUNDS MILLISECONDS SERVICES routed|bridged|cni COMMIT [NAME ...]
                          plain routing, kube-proxy and lb-agent
   lb-test-bench churn DIRECTORY ROUNDS CHANGES SERVICES COMMIT
                          from a change in the API to a packet, for kube-proxy and the agent that LB_AGENT names
@@ -64,7 +63,7 @@ fn measure(words: &[&str]) -> Result<()> {
             rounds,
             milliseconds,
             services,
-            shape,
+            network,
             commit,
             only @ ..,
         ] => {
@@ -74,7 +73,7 @@ fn measure(words: &[&str]) -> Result<()> {
                 rounds: number(rounds)?,
                 time: time(milliseconds)?,
                 services: &list(services)?,
-                shape: if *shape == "bridged" { Shape::Bridged } else { Shape::Routed },
+                network: Network::named(network)?,
                 only,
                 commit,
             };

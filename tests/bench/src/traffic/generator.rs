@@ -29,6 +29,8 @@ const LOST: u64 = 10;
 pub enum Operation {
     /// Connect, ask once, read the answer, close; one connection at a time.
     Connect,
+    /// The same by sixteen clients at once.
+    Connect16,
     /// Ask repeatedly on one connection, one question at a time.
     Kept,
     /// Ask repeatedly on sixteen connections at once, one question at a time on each.
@@ -41,12 +43,14 @@ pub enum Operation {
 
 impl Operation {
     /// All operations, in the order of measurement.
-    pub const ALL: [Self; 5] = [Self::Connect, Self::Kept, Self::Kept16, Self::Udp, Self::Bulk];
+    pub const ALL: [Self; 6] =
+        [Self::Connect, Self::Connect16, Self::Kept, Self::Kept16, Self::Udp, Self::Bulk];
 
     /// The name on command lines and in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",
+            Self::Connect16 => "connect16",
             Self::Kept => "kept",
             Self::Kept16 => "kept16",
             Self::Udp => "udp",
@@ -57,7 +61,7 @@ impl Operation {
     /// The unit of the rate, and the unit of the CPU time.
     pub const fn units(self) -> (&'static str, &'static str) {
         match self {
-            Self::Connect => ("connections/s", "us a connection"),
+            Self::Connect | Self::Connect16 => ("connections/s", "us a connection"),
             Self::Kept | Self::Kept16 | Self::Udp => ("requests/s", "us a request"),
             Self::Bulk => ("bit/s", "us a megabyte"),
         }
@@ -65,7 +69,7 @@ impl Operation {
 
     const fn clients(self) -> usize {
         match self {
-            Self::Kept16 => 16,
+            Self::Connect16 | Self::Kept16 => 16,
             Self::Connect | Self::Kept | Self::Udp | Self::Bulk => 1,
         }
     }
@@ -76,7 +80,9 @@ impl FromStr for Operation {
 
     fn from_str(text: &str) -> Result<Self> {
         let found = Self::ALL.into_iter().find(|operation| operation.name() == text);
-        found.with_context(|| format!("operation {text}: connect, kept, kept16, udp or bulk"))
+        found.with_context(|| {
+            format!("operation {text}: connect, connect16, kept, kept16, udp or bulk")
+        })
     }
 }
 
@@ -126,9 +132,11 @@ pub fn ask(operation: Operation, to: SocketAddr, time: Duration) -> Result<Count
     let at = |percent| all.histogram.value_at_percentile(percent) as f64 / 1_000.0;
     let (amount, of_cpu, latency) = match operation {
         Operation::Bulk => (times * BULK_SIZE as f64 * 8.0, times * BULK_SIZE as f64 / 1e6, None),
-        Operation::Connect | Operation::Kept | Operation::Kept16 | Operation::Udp => {
-            (times, times, Some([50.0, 90.0, 99.0].map(at)))
-        }
+        Operation::Connect
+        | Operation::Connect16
+        | Operation::Kept
+        | Operation::Kept16
+        | Operation::Udp => (times, times, Some([50.0, 90.0, 99.0].map(at))),
     };
     let operations = all.histogram.len() + all.uncounted;
     let cpu = busy * 1e6 / of_cpu.max(1.0);
@@ -177,7 +185,7 @@ type Action = Box<dyn FnMut() -> Result<u64>>;
 
 fn action(operation: Operation, to: SocketAddr) -> Result<Action> {
     Ok(match operation {
-        Operation::Connect => Box::new(move || once(to).map(|()| 0)),
+        Operation::Connect | Operation::Connect16 => Box::new(move || once(to).map(|()| 0)),
         Operation::Kept | Operation::Kept16 => {
             let mut stream = connect(to)?;
             Box::new(move || {

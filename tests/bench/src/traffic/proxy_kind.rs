@@ -200,11 +200,10 @@ const fn is_asked(is_first: bool, family: Family, route: Route, operation: Opera
     let is_some = matches!(operation, Operation::Connect | Operation::Kept | Operation::Udp);
     match (is_first, family, route) {
         (true, Family::V4, _) => true,
-        (true, Family::V6, Route::PodFar | Route::PortFar) | (false, Family::V4, Route::PodFar) => {
-            is_some
-        }
+        (true, Family::V6, Route::PodFar | Route::PortFar) => is_some,
+        (false, Family::V4, Route::PodFar) => is_some || matches!(operation, Operation::Connect16),
         (false, Family::V4, Route::PortNear | Route::PortFar) => {
-            matches!(operation, Operation::Connect)
+            matches!(operation, Operation::Connect | Operation::Connect16)
         }
         (true, Family::V6, Route::PortNear | Route::Loopback)
         | (false, Family::V4, Route::Loopback)
@@ -229,6 +228,6 @@ mod tests {
     fn a_number_of_services_is_asked_less_than_the_first() {
         let (all, some) = (questions(true), questions(false));
         assert!(some.iter().all(|question| all.contains(question)));
-        assert_eq!((all.len(), some.len()), (4 * 5 + 2 * 3, 3 + 2));
+        assert_eq!((all.len(), some.len()), (4 * 6 + 2 * 3, 4 + 2 * 2));
     }
 }

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use lb_tests::cluster::{Published, until_answered_by};
 use lb_tests::process::{Program, run};
 use lb_tests::rig::{Rig, TARGET, matrix};
-use lb_tests::topology::{Family, Member, Node, Shape, Topology};
+use lb_tests::topology::{Builder, Family, Member, Node};
 use lb_tests::traffic::{Ask, Protocol};
 use lb_tests::wait::wait_until_ok;
 
@@ -49,8 +49,7 @@ pub(super) struct Site {
 
 impl Site {
     /// Builds the namespaces, without a proxy yet.
-    pub(super) fn build(kind: ProxyKind, shape: Shape) -> Result<Self> {
-        let builder = Topology::builder(shape);
+    pub(super) fn build(kind: ProxyKind, builder: Builder) -> Result<Self> {
         let builder =
             if kind.has_whole_checksums() { builder.without_checksum_offload() } else { builder };
         Self::around(kind, Rig::build(builder)?)
