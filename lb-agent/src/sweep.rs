@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lb_common::addr::Protocol;
+use lb_common::addr::{Ip, Protocol};
 use lb_common::flow::{Flow, FlowKey, Lifetimes};
 use lb_common::service::Frontend;
 use tracing::info;
@@ -34,6 +34,8 @@ pub struct Context {
     pub began: Duration,
     /// Idle timeouts of flows.
     pub lifetimes: Lifetimes,
+    /// Addresses of this node at which no answer can arrive.
+    pub stranded: BTreeSet<Ip>,
 }
 
 /// The result of a sweep.
@@ -43,7 +45,7 @@ pub struct Report {
     pub fullest: (usize, u32),
     /// Number of flow entries that were removed.
     pub removed: usize,
-    /// Number of masquerades that get another source, because theirs is no longer an address of this node.
+    /// Number of masquerades that get another source, because no answer to theirs can arrive.
     pub renewed: usize,
     /// Number of affinity entries that were removed: expired, or of a service without affinity.
     pub forgotten: usize,
@@ -55,7 +57,7 @@ pub struct Report {
 
 /// Runs one sweep. `now` is the time of `CLOCK_MONOTONIC`, as the data path stamps flows.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
-    let own = Own::read(maps)?;
+    let own = Own::read(maps, context.stranded.clone())?;
     let mut report = Report { began: context.began, ..Report::default() };
     let (mut v4, mut v6) = (0, 0);
     let (mut suspects, mut lost) = (Vec::new(), Vec::new());
@@ -85,8 +87,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     if report.renewed > 0 {
         info!(
             flows = report.renewed,
-            "masqueraded flows get a new source address: the old one is no longer one of this \
-             node"
+            "masqueraded flows get a new source address: answers to the old one cannot arrive"
         );
     }
     report.forgotten = affinity::sweep(maps, now)?;
@@ -101,7 +102,7 @@ fn see(
     lost: &mut Vec<FlowKey>,
     live: &mut BTreeSet<Frontend>,
 ) {
-    if own.has_lost(flow) {
+    if own.has_lost(key.protocol, flow) {
         lost.push(*key);
     // Usually nothing drains; then the walk compares no frontends.
     } else if flow.is_forward() && !context.draining.is_empty() {

@@ -9,7 +9,7 @@ use super::hidden::device::Reason;
 use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::Sources;
-use super::view::{Head, Link, LinkKind, View};
+use super::view::{Address, Head, Link, LinkKind, View};
 use crate::datapath::Role;
 
 /// An interface that gets programs.
@@ -69,6 +69,22 @@ pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
         *all.entry(Ip::from(own.ip)).or_default() |= bits;
     }
     all
+}
+
+/// Returns the addresses at which no answer can arrive: their interfaces are all down, and no external interface that is
+/// up sends with one of them.
+pub fn stranded(view: &View, wanted: &[Assignment]) -> BTreeSet<Ip> {
+    let is_up = |index: &u32| view.links.get(index).is_some_and(|link| link.is_up);
+    let (up, down): (Vec<&Address>, Vec<&Address>) =
+        view.addresses.iter().partition(|own| is_up(&own.index));
+    let is_external = |device: &&Assignment| {
+        matches!(device.role, Role::External | Role::L3) && is_up(&device.index)
+    };
+    let used = wanted.iter().filter(is_external).flat_map(|device| {
+        [device.device.source4, device.device.source6].into_iter().chain(device.sources.clone())
+    });
+    let used: BTreeSet<Ip> = up.into_iter().map(|own| Ip::from(own.ip)).chain(used).collect();
+    down.into_iter().map(|own| Ip::from(own.ip)).filter(|ip| !used.contains(ip)).collect()
 }
 
 /// Returns the names of interfaces that are treated as pods' although they may lead outside.

@@ -34,6 +34,7 @@ use crate::metrics::Numbers;
 use crate::node::watch::PublishedView;
 use crate::node::{
     ChangeSource, Primary, View, addresses, assignments, hidden, settings as node_settings,
+    stranded,
 };
 use crate::snapshot::NodeSpec;
 
@@ -45,6 +46,8 @@ pub(super) struct Devices {
     view: Option<View>,
     attachments: Attachments,
     addresses: Addresses,
+    /// Addresses at which no answer can arrive.
+    stranded: BTreeSet<Ip>,
     acceleration: Acceleration,
     reports: Reports,
 }
@@ -62,6 +65,7 @@ impl Devices {
             facts: Facts::after(&before, config)?,
             view: None,
             addresses: Addresses::after(maps, &before)?,
+            stranded: BTreeSet::new(),
             acceleration: Acceleration::after(&datapath),
             maps: datapath.maps()?,
             attachments: Attachments::after(datapath, views, numbers)?,
@@ -111,6 +115,7 @@ impl Devices {
         let identity = &self.facts.identity;
         let wanted = assignments(view, identity);
         let own = addresses(view, identity);
+        self.stranded = stranded(view, &wanted);
         let reports = Reports::of(view, identity);
         self.attachments.apply(wanted, is_known, &mut self.maps, numbers);
         self.attachments.open(identity);
@@ -170,6 +175,11 @@ impl Devices {
     /// Returns the time since when pins are missing and cannot be restored.
     pub(super) const fn unpinned_since(&self) -> Option<Instant> {
         self.attachments.unpinned_since()
+    }
+
+    /// Returns the addresses of interfaces that are down, at which no answer can arrive.
+    pub(super) const fn stranded(&self) -> &BTreeSet<Ip> {
+        &self.stranded
     }
 
     /// Returns the names of interfaces whose role is a guess.

@@ -184,6 +184,7 @@ impl Agent {
             draining: self.reconciler.draining(),
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
+            stranded: self.devices.stranded().clone(),
         };
         spawn_blocking(move || unhurried(|| sweep::sweep(&maps, &context, monotonic())))
     }

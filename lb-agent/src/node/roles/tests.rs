@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use super::*;
 use crate::node::hidden::Hidden;
-use crate::node::{Address, Primary, RoutedInterfaces};
+use crate::node::{Primary, RoutedInterfaces};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -107,6 +107,23 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
 }
 
 /// As on a node that is a container itself: its uplinks are veths.
+#[test]
+fn address_is_stranded_while_its_links_are_down_and_no_other_sends_with_it() {
+    let (mut view, node) = (view(), node());
+    let stranded = |view: &View| stranded(view, &assignments(view, &node));
+    assert!(stranded(&view).is_empty());
+    view.links.get_mut(&9).unwrap().is_up = false;
+    assert_eq!(stranded(&view), [Ip::from(ip("172.16.0.9"))].into());
+    view.addresses.push(address(1, "172.16.0.9"));
+    assert!(stranded(&view).is_empty(), "lo has it, too");
+    view.links.get_mut(&2).unwrap().is_up = false;
+    let primary = Ip::from(ip("192.168.1.5"));
+    assert!(stranded(&view).contains(&primary));
+    drop(view.links.insert(40, link(40, "eth3", LinkKind::Other)));
+    view.routed.default.insert(40);
+    assert!(!stranded(&view).contains(&primary), "a card without an address sends with it");
+}
+
 /// Its routes are gone while it is down.
 #[test]
 fn a_card_keeps_its_role_while_it_is_down() {
