@@ -79,13 +79,6 @@ pub trait Flows {
         key.is_v4() == V4 && self.flow(key, into)
     }
 
-    /// The same as a value, for a caller that reads a few fields only.
-    #[inline(always)]
-    fn copy_flow<const V4: bool>(&self, key: &FlowKey) -> Option<Flow> {
-        let mut flow = Flow::default();
-        self.flow_of::<V4>(key, &mut flow).then_some(flow)
-    }
-
     /// Adds an entry to the table that its [`Flow::is_protected`] names, if neither table has the key.
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added;
 

@@ -113,29 +113,6 @@ pub(crate) fn load_of<const V4: bool>(key: &FlowKey, into: &mut Flow) -> bool {
     }
 }
 
-/// The same as a value. (What lies in `into` already cannot be made of it: by way of the stack it costs 32 bytes.)
-#[inline(always)]
-pub(crate) fn copy_of<const V4: bool>(key: &FlowKey) -> Option<Flow> {
-    if V4 {
-        let (key, _) = key4(key)?;
-        // SAFETY: as for `copy` in `kernel`.
-        if let Some(flow) = unsafe { FLOWS4.get(key) } {
-            return Some(flow.whole());
-        }
-        // SAFETY: as above.
-        let flow = unsafe { TRANSIENT4.get(key) };
-        flow.map(Flow4::whole)
-    } else {
-        // SAFETY: as above.
-        if let Some(flow) = unsafe { FLOWS6.get(key) } {
-            return Some(*flow);
-        }
-        // SAFETY: as above.
-        let flow = unsafe { TRANSIENT6.get(key) };
-        flow.copied()
-    }
-}
-
 /// Adds an entry if neither table has its key, and returns the result of `bpf_map_update_elem`: 0, or an error. (A
 /// `Result` would need memory on the stack.)
 #[inline(always)]

@@ -153,11 +153,6 @@ impl Flows for Kernel {
     }
 
     #[inline(always)]
-    fn copy_flow<const V4: bool>(&self, key: &FlowKey) -> Option<Flow> {
-        flows::copy_of::<V4>(key)
-    }
-
-    #[inline(always)]
     fn add_flow(&self, key: &FlowKey, flow: &Flow) -> Added {
         match flows::add(key, flow) {
             0 => Added::Yes,

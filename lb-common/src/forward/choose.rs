@@ -49,7 +49,7 @@ pub struct Choice {
 /// Nanoseconds in a second.
 pub(super) const SECOND: u64 = 1_000_000_000;
 
-/// Finds the service of `choice.frontend` (contract 3.2, step 2).
+/// Finds the service of `choice.frontend` (contract 3.2, step 2), which is a possible one by `classify::frontend`.
 ///
 /// That is the service of the address itself; otherwise, for an address or port of a service range, that of a
 /// `NodePort`, and then the entry of a known ClusterIP or a service range.
@@ -60,9 +60,6 @@ pub(super) fn locate<T: Clock + Node + Services>(
     choice: &mut Choice,
     is_in_ranges: bool,
 ) -> Result<(), Refusal> {
-    if !is_in_ranges && !settings.services.may_be_vip(&choice.frontend.ip) {
-        return Err(Refusal::Pass(PassReason::NotOurs));
-    }
     let ip = choice.frontend.ip;
     // The unspecified address is the key of `NodePorts`, and no host has it.
     if ip.is_unspecified() {

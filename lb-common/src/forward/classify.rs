@@ -40,7 +40,7 @@ pub(super) fn ingress<P: Packet, T: Filters>(
     if role == Role::Host {
         return Class::NoService;
     }
-    let frontend = frontend(settings, tuple, view.v4);
+    let frontend = frontend(settings, &tuple.destination, tuple.destination_port, view.v4);
     if frontend != Class::NoService {
         return frontend;
     }
@@ -63,7 +63,7 @@ pub(super) fn egress<P: Packet, T: Filters>(
     role: Role,
 ) -> Class {
     if role != Role::Pod && packet.is_from_host() {
-        let frontend = frontend(settings, tuple, v4);
+        let frontend = frontend(settings, &tuple.destination, tuple.destination_port, v4);
         if frontend != Class::NoService {
             return frontend;
         }
@@ -79,9 +79,9 @@ pub(super) fn egress<P: Packet, T: Filters>(
 
 /// The class of a packet by its destination. A destination that is no possible frontend needs no lookup.
 #[inline(always)]
-pub(super) fn frontend(settings: &Settings, tuple: &Tuple, v4: bool) -> Class {
-    let is_in_ranges = is_in_ranges(settings, &tuple.destination, tuple.destination_port, v4);
-    if is_in_ranges || settings.services.may_be_vip(&tuple.destination) {
+pub(super) fn frontend(settings: &Settings, ip: &Ip, port: Port, v4: bool) -> Class {
+    let is_in_ranges = is_in_ranges(settings, ip, port, v4);
+    if is_in_ranges || settings.services.may_be_vip(ip) {
         Class::Frontend { is_in_ranges }
     } else {
         Class::NoService

@@ -1,9 +1,10 @@
 //! Packets that go out: replies to a client, flows that leave the node for a remote backend, and packets of this host's
 //! processes.
 
-use crate::event::{Translation, Verdict};
-use crate::flow::{Kind, Side};
+use crate::event::Verdict;
+use crate::flow::Side;
 use crate::forward::begin::ports;
+use crate::forward::exit;
 use crate::forward::parts::{Part, Parts, refuse, touch};
 use crate::forward::rare::host;
 use crate::forward::{Next, Role, Scratch, Step};
@@ -46,7 +47,5 @@ fn path<P: Parts<T>, T: Tables>(
     }
     touch(packet, tables, scratch)?;
     packet.part(tables, scratch, Part::Rewrite)?;
-    let is_reply = scratch.found.flow.kind == Kind::REPLY;
-    let what = if is_reply { Translation::Reply } else { Translation::Masquerade };
-    Ok(Verdict::Translated(what))
+    Ok(Verdict::Translated(exit::translation(scratch.found.flow.kind)))
 }

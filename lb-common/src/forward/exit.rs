@@ -48,6 +48,17 @@ pub struct Exit {
     pub icmp: Tuple,
 }
 
+/// The translation of the packets that follow an entry of this kind.
+#[inline(always)]
+pub(super) const fn translation(kind: Kind) -> Translation {
+    match kind {
+        Kind::REPLY => Translation::Reply,
+        Kind::MASQUERADE => Translation::Masquerade,
+        Kind::UNMASQUERADE => Translation::Unmasquerade,
+        _ => Translation::Forward,
+    }
+}
+
 /// Ends the path of a packet that carries its new addresses. `kind`: the kind of the entry that it follows. `what`: its
 /// translation, where it continues.
 #[inline(always)]

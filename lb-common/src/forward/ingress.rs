@@ -87,11 +87,7 @@ fn follow<P: Parts<T>, T: Tables>(
         // The entry by which the packet leaves is marked too.
         touch(packet, tables, scratch)?;
     }
-    let what = match scratch.found.flow.kind {
-        Kind::REPLY => Translation::Reply,
-        Kind::UNMASQUERADE => Translation::Unmasquerade,
-        _ => Translation::Forward,
-    };
+    let what = exit::translation(scratch.found.flow.kind);
     Ok(leave(packet, scratch, what))
 }
 

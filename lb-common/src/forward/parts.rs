@@ -8,7 +8,8 @@ use crate::forward::begin::{first, ports};
 use crate::forward::exit::rewrite;
 use crate::forward::life::{flows, tiers};
 use crate::forward::rare::{fragments, host, icmp, reject};
-use crate::forward::{Scratch, Step, begin, ingress, seek};
+use crate::forward::seek::{self, shape::Any};
+use crate::forward::{Scratch, Step, begin, ingress};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;
@@ -101,11 +102,11 @@ parts! {
     /// Gives a later fragment that comes in the ports of its datagram, or holds it.
     AssignPorts => fragments::assign_ports;
     /// Finds the flow of a packet that comes in, or decides what becomes of the packet without one.
-    Seek => seek::ingress;
+    Seek => seek;
     /// Restores the displaced entries of a transient flow.
     Mend => tiers::mend;
     /// Finds the flow of a packet that goes out.
-    SeekOut => seek::egress;
+    SeekOut => seek_out;
     /// Ends the path of a refused packet: passes, drops or rejects it.
     Refuse => reject::part;
     /// Chooses service and backend for a packet that begins a flow.
@@ -176,4 +177,16 @@ fn parse<P: Packet, T: Tables>(
     Scratch { headers, .. }: &mut Scratch,
 ) -> Step<()> {
     wire::parse(packet, headers).map_err(Verdict::Pass)
+}
+
+#[inline(always)]
+fn seek<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<()> {
+    scratch.next = seek::ingress(packet, tables, &mut Any, scratch)?;
+    Ok(())
+}
+
+#[inline(always)]
+fn seek_out<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<()> {
+    scratch.next = seek::egress(packet, tables, &mut Any, scratch)?;
+    Ok(())
 }

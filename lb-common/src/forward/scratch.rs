@@ -30,6 +30,8 @@ pub enum Next {
     Again,
     /// The packet is refused, as [`Scratch::refusal`] says.
     Refuse,
+    /// The fast path gives up: the whole path begins. The whole path itself never sees this step.
+    Whole,
 }
 
 /// Working memory of one packet.

@@ -1,74 +1,147 @@
 //! Finds the flow of a packet, or decides what becomes of the packet without one.
+//!
+//! Each search is one text for the fast and the whole path, which compile it for different shapes of packets
+//! ([`Shape`]). The fast path gives up where the text says so, and wherever the result is not [`Next::Follow`].
 
 pub(super) mod accelerated;
 pub(super) mod follow;
 pub(super) mod found;
 pub(super) mod inherited;
+pub(super) mod shape;
 
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
-use crate::flow::Kind;
+use crate::flow::{Flow, Kind};
 use crate::forward::classify::{self, Class};
-use crate::forward::exit::{ExitTo, bypass};
+use crate::forward::exit::{ExitTo, bypass, redirect};
+use crate::forward::life::{self, close, flows};
 use crate::forward::rare::direct;
-use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose, life, ready};
+use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose};
 use crate::packet::Packet;
 use crate::service::Frontend;
-use crate::tables::Tables;
-use crate::wire::Headers;
+use crate::tables::{Clock, Tables};
+use crate::wire::{Headers, View};
+use shape::Shape;
 
-const NOT_OURS: Step<()> = Err(Verdict::Pass(PassReason::NotOurs));
+const NOT_OURS: Step<Next> = Err(Verdict::Pass(PassReason::NotOurs));
+/// Without settings the fast path gives up: the whole parser passes some packets for another reason (mapped addresses).
+const NOT_READY: Step<Next> = Err(Verdict::Pass(PassReason::NotReady));
+/// The fast path ends here without a decision: the whole path begins.
+const GIVE_UP: Step<Next> = Ok(Next::Whole);
 
-/// Decides about packets that come in: which flow they follow, or what they begin.
+/// Decides about a packet that comes in: which flow it follows, or what it begins.
 #[inline(always)]
-pub(super) fn ingress<P: Packet, T: Tables>(
-    packet: &mut P,
+pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
+    packet: &P,
     tables: &T,
+    shape: &mut S,
     scratch: &mut Scratch,
-) -> Step<()> {
-    let settings = ready(tables)?;
-    let Scratch { headers, found, exit, choice, begin, next, role, .. } = &mut *scratch;
-    let Headers { view, key, .. } = &*headers;
-    let class = classify::ingress(packet, tables, settings, (&key.tuple, view), *role);
-    *next = Next::Follow;
-    (exit.may_bypass, exit.to) = (false, ExitTo::Stack);
-    let is_answer = class == Class::Answer;
+) -> Step<Next> {
+    let Some(settings) = tables.settings() else {
+        return if S::PLAIN { GIVE_UP } else { NOT_READY };
+    };
+    let Scratch { headers, found, begin, exit, role, .. } = &mut *scratch;
+    let (tuple, view) = (&headers.key.tuple, shape.view(headers));
+    let class = classify::ingress(packet, tables, settings, (tuple, view), shape.role(*role));
     if class == Class::NoService {
         return NOT_OURS;
     }
-    if !is_answer && bypass::is_answer(packet, tables, settings, headers, found, exit) {
-        exit.to = ExitTo::NextHop;
-        return Ok(());
-    }
-    let Headers { view, key, .. } = &*headers;
-    // The lookup of a flow comes first: most packets belong to one, and need no more.
-    let is_asked = class != Class::Backend;
-    if is_asked && accelerated::is(packet, tables, settings, (headers, found), (class, *role)) {
-        return Err(Verdict::Pass(PassReason::Accelerated));
-    }
-    let is_there = is_asked && found.look_up(tables, key);
-    begin.renews = is_there && found.flow.is_forward();
-    let known = is_there && !life::is_expired(tables, settings, found);
-    exit.may_bypass =
-        settings.has(if packet.is_at_xdp() { Settings::REDIRECTS } else { Settings::BYPASSES });
-    if known && follow::is_current(tables, settings, &found.flow, view, is_answer) {
-        return Ok(());
-    }
-    if !is_asked {
-        return without_service(packet, tables, scratch);
-    }
-    let (ip, port) = (&key.tuple.destination, key.tuple.destination_port);
-    choice.frontend = Frontend::new(*ip, port, view.protocol);
-    let is_in_ranges = match class {
-        Class::Frontend { is_in_ranges } => is_in_ranges,
-        // A translated source may be a frontend as well.
-        Class::Answer | Class::Backend | Class::NoService => {
-            classify::is_in_ranges(settings, ip, port, view.v4)
+    let is_answer = class == Class::Answer;
+    // VERIFIER: a pattern: with `!=` this function has 32 bytes of stack more.
+    let is_asked = !matches!(class, Class::Backend);
+    let at_xdp = packet.is_at_xdp();
+    let may_bypass = settings.has(if at_xdp { Settings::REDIRECTS } else { Settings::BYPASSES });
+    if S::PLAIN {
+        // Both are stages of the whole path: the question for a route, and the delivery to a process of this host.
+        let needs_route = may_bypass && (is_answer || !at_xdp);
+        let needs_delivery = is_answer && shape.role(*role) == Role::Host;
+        if !is_asked || needs_route || needs_delivery || close::begins_or_ends(view) {
+            return GIVE_UP;
         }
+    } else {
+        (exit.may_bypass, exit.to) = (may_bypass, ExitTo::Stack);
+        if !is_answer && bypass::is_answer(packet, tables, settings, headers, found, exit) {
+            (exit.may_bypass, exit.to) = (false, ExitTo::NextHop);
+            return Ok(Next::Follow);
+        }
+    }
+    let tuple = &headers.key.tuple;
+    if is_asked && accelerated::may_be(packet, tables, settings, (tuple, class), shape.role(*role))
+    {
+        if S::PLAIN {
+            return GIVE_UP;
+        }
+        if accelerated::is(tables, headers, found) {
+            return Err(Verdict::Pass(PassReason::Accelerated));
+        }
+    }
+    // The lookup of a flow comes first: most packets belong to one, and need no more.
+    let is_there = is_asked && shape.look_up(packet, tables, &headers.key, found);
+    if !S::PLAIN {
+        begin.renews = is_there && found.flow.is_forward();
+    }
+    let known = is_there && (S::PLAIN || !life::is_expired(tables, settings, found));
+    let (flow, view) = (shape.flow(packet, found), shape.view(headers));
+    if known && follow::is_current(tables, settings, flow, view, is_answer) {
+        if S::PLAIN && !suffices(tables, flow, may_bypass) {
+            return GIVE_UP;
+        }
+        return Ok(Next::Follow);
+    }
+    without_entry(packet, tables, shape, scratch, (settings, class, known))
+}
+
+/// Whether the translation by the entry that was found is all that a packet needs: no mark, no delivery to a process,
+/// no return by its interface, no redirect.
+#[inline(always)]
+fn suffices<T: Clock>(tables: &T, flow: &Flow, may_bypass: bool) -> bool {
+    matches!(flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
+        && !(may_bypass && redirect::may_leave(flow))
+        && flows::is_up_to_date(tables, flow)
+}
+
+/// Decides about a packet that comes in and follows no flow without a lookup of its frontend. `known`: its entry was
+/// found and is alive.
+#[inline(always)]
+fn without_entry<S: Shape, P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    shape: &S,
+    scratch: &mut Scratch,
+    (settings, class, known): (&Settings, Class, bool),
+) -> Step<Next> {
+    /// The packet goes to no frontend.
+    const NONE: Result<(), Refusal> = Err(Refusal::Pass(PassReason::NotOurs));
+    let Scratch { headers, found, choice, begin, role, .. } = &mut *scratch;
+    let (view, tuple) = (shape.view(headers), &headers.key.tuple);
+    let (ip, port) = (&tuple.destination, tuple.destination_port);
+    // A translated source may be a frontend as well.
+    let is_answer = class == Class::Answer;
+    let class = if is_answer { classify::frontend(settings, ip, port, view.v4) } else { class };
+    let located = match class {
+        Class::Frontend { .. } if S::PLAIN => return GIVE_UP,
+        Class::Frontend { is_in_ranges } => {
+            choice.frontend = Frontend::new(*ip, port, view.protocol);
+            choose::locate(tables, settings, choice, is_in_ranges)
+        }
+        Class::Answer | Class::Backend | Class::NoService => NONE,
     };
-    let located = choose::locate(tables, settings, choice, is_in_ranges);
-    if located == Err(Refusal::Pass(PassReason::NotOurs)) {
-        return without_service(packet, tables, scratch);
+    if located == NONE {
+        // A pod may be sending to a backend by the backend's own address: the filter of all backends is yet to say.
+        if S::PLAIN && shape.role(*role) == Role::Pod {
+            return GIVE_UP;
+        }
+        if !classify::is_to_backend(tables, tuple, view, shape.role(*role)) {
+            return NOT_OURS;
+        }
+        if S::PLAIN {
+            return GIVE_UP;
+        }
+        if shape.role(*role) == Role::External {
+            direct::record_outside(tables, headers, found);
+            return NOT_OURS;
+        }
+        return direct::find(packet, tables, headers, found, choice, begin);
     }
     if !known && direct::is_own_answer(tables, settings, headers) {
         return NOT_OURS;
@@ -77,96 +150,101 @@ pub(super) fn ingress<P: Packet, T: Tables>(
         && known
         && follow::still_good(tables, settings, view, found, &choice.service)
     {
-        return Ok(());
+        return Ok(Next::Follow);
     }
     inherited::leaves(tables, settings, headers)?;
     if let Err(refusal) = located {
-        (scratch.next, scratch.refusal) = (Next::Refuse, refusal);
-    } else {
-        scratch.next = Next::First;
+        scratch.refusal = refusal;
+        return Ok(Next::Refuse);
     }
-    Ok(())
+    Ok(Next::First)
 }
 
-/// Handles a packet to no frontend. Its client may be sending to a backend by the backend's own address.
+/// Decides about a packet that goes out: which flow it follows, or whether a process of this host sent it.
 #[inline(always)]
-fn without_service<P: Packet, T: Tables>(
+pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
+    shape: &mut S,
     scratch: &mut Scratch,
-) -> Step<()> {
-    let Scratch { headers, found, choice, begin, next, role, .. } = scratch;
-    if !classify::is_to_backend(tables, &headers.key.tuple, &headers.view, *role) {
-        return NOT_OURS;
+) -> Step<Next> {
+    let Some(settings) = tables.settings() else {
+        return if S::PLAIN { GIVE_UP } else { NOT_READY };
+    };
+    let Scratch { headers, found, role, .. } = scratch;
+    let (tuple, view) = (&headers.key.tuple, shape.view(headers));
+    let class = classify::egress(packet, tables, settings, (tuple, view.v4), shape.role(*role));
+    if class == Class::NoService {
+        return without_flow::<S, T>(tables, settings, headers, found, shape.role(*role));
     }
-    if *role == Role::External {
-        direct::record_outside(tables, headers, found);
-        return NOT_OURS;
+    let may_ask = class != Class::Backend;
+    if S::PLAIN && (may_ask || close::begins_or_ends(view)) {
+        return GIVE_UP;
     }
-    *next = direct::find(packet, tables, headers, found, choice, begin)?;
-    Ok(())
+    // A server of this host answers from an address that is also a backend of flows, and the port of its client may be
+    // a NodePort's number.
+    if may_ask && (shape.role(*role) == Role::Host || !classify::is_from_backend(tables, tuple)) {
+        return Ok(Next::Host);
+    }
+    let is_there = shape.look_up(packet, tables, &headers.key, found);
+    if S::PLAIN && is_there && !suffices_out(tables, shape.flow(packet, found)) {
+        return GIVE_UP;
+    }
+    let known = is_there && (S::PLAIN || is_alive(tables, settings, &headers.view, found));
+    if may_ask && !(known && shape.flow(packet, found).kind == Kind::REPLY) {
+        return Ok(Next::Host);
+    }
+    if !known {
+        let (view, role) = (shape.view(headers), shape.role(*role));
+        let may_have_our_source =
+            direct::may_have_our_source(settings, tuple, view, role) && packet.is_from_host();
+        if S::PLAIN && may_have_our_source {
+            return GIVE_UP;
+        }
+        if may_have_our_source && direct::has_our_source(tables, settings, headers, found) {
+            return Ok(Next::Masquerade);
+        }
+        return without_flow::<S, T>(tables, settings, headers, found, role);
+    }
+    let flow = shape.flow(packet, found);
+    match flow.kind {
+        Kind::REPLY => Ok(Next::Follow),
+        // The backend may be behind a pod's interface: then its reply comes back this way.
+        Kind::MASQUERADE if classify::masquerades(settings, shape.role(*role)) => {
+            Ok(if flow.to.source.is_unspecified() { Next::Masquerade } else { Next::Follow })
+        }
+        _ => Err(Verdict::Pass(PassReason::Unchanged)),
+    }
+}
+
+/// The same for a packet that goes out. A masquerade without a service is checked again for each packet
+/// ([`direct::is_stale`]).
+#[inline(always)]
+fn suffices_out<T: Clock>(tables: &T, flow: &Flow) -> bool {
+    flows::is_up_to_date(tables, flow) && !direct::is_own_masquerade(flow)
+}
+
+/// Whether a packet that goes out may follow the entry that was found. A SYN is never a reply, whatever flow it meets.
+#[inline(always)]
+fn is_alive<T: Tables>(tables: &T, settings: &Settings, view: &View, found: &mut Found) -> bool {
+    let begins = found.flow.is_answer() && view.is_syn();
+    !begins && !life::is_expired(tables, settings, found) && !direct::is_stale(tables, found)
 }
 
 /// Handles a packet that goes out and belongs to no flow.
 #[inline(always)]
-fn without_flow<T: Tables>(
+fn without_flow<S: Shape, T: Tables>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
     found: &mut Found,
     role: Role,
-) -> Step<()> {
+) -> Step<Next> {
     if direct::may_be_own(settings, &headers.key.tuple, role) {
+        if S::PLAIN {
+            return GIVE_UP;
+        }
         direct::record_own(tables, settings, headers, found);
     }
     NOT_OURS
-}
-
-/// Decides about packets that go out: which flow they follow, or whether a process of this host sent them.
-#[inline(always)]
-pub(super) fn egress<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-) -> Step<()> {
-    let settings = ready(tables)?;
-    let Scratch { headers, found, next, role, .. } = scratch;
-    let Headers { view, key, .. } = &*headers;
-    let (tuple, role) = (&key.tuple, *role);
-    let class = classify::egress(packet, tables, settings, (tuple, view.v4), role);
-    if class == Class::NoService {
-        return without_flow(tables, settings, headers, found, role);
-    }
-    let may_ask = class != Class::Backend;
-    // A server of this host answers from an address that is also a backend of flows, and the port of its client may be
-    // a NodePort's number.
-    if may_ask && (role == Role::Host || !classify::is_from_backend(tables, tuple)) {
-        *next = Next::Host;
-        return Ok(());
-    }
-    // A SYN is never a reply: it begins a connection, whatever flow has its tuple.
-    let known = found.look_up(tables, key)
-        && !(found.flow.is_answer() && view.is_syn())
-        && !life::is_expired(tables, settings, found);
-    let known = known && !direct::is_stale(tables, found);
-    if may_ask && !(known && found.flow.kind == Kind::REPLY) {
-        *next = Next::Host;
-        return Ok(());
-    }
-    if !known {
-        if packet.is_from_host() && direct::has_our_source(tables, settings, headers, found, role) {
-            *next = Next::Masquerade;
-            return Ok(());
-        }
-        return without_flow(tables, settings, headers, found, role);
-    }
-    *next = match found.flow.kind {
-        Kind::REPLY => Next::Follow,
-        // The backend may be behind a pod's interface: then its reply comes back this way.
-        Kind::MASQUERADE if classify::masquerades(settings, role) => {
-            if found.flow.to.source.is_unspecified() { Next::Masquerade } else { Next::Follow }
-        }
-        _ => return Err(Verdict::Pass(PassReason::Unchanged)),
-    };
-    Ok(())
 }

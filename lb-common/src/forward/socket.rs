@@ -9,7 +9,8 @@ use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
 use crate::flow::{Peer, Tuple};
-use crate::forward::{Asker, Choice, Refusal, choose, classify};
+use crate::forward::classify::{self, Class};
+use crate::forward::{Asker, Choice, Refusal, choose};
 use crate::hash;
 use crate::service::{Flags, Frontend, Service};
 use crate::tables::{Clock, Node, Services};
@@ -108,7 +109,8 @@ fn find<T: Clock + Node + Services>(
         }
     } else {
         choice.frontend = Frontend::new(ip, port, call.protocol);
-        let is_in_ranges = classify::is_in_ranges(settings, &ip, port, ip.is_v4());
+        let class = classify::frontend(settings, &ip, port, ip.is_v4());
+        let Class::Frontend { is_in_ranges } = class else { return Err(Outcome::Leave) };
         choose::locate(tables, settings, choice, is_in_ranges)
             .map_err(|refusal| refused(tables, refusal))?;
     }

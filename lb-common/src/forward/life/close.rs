@@ -13,7 +13,7 @@ use crate::forward::Found;
 use crate::forward::life::tiers;
 
 /// TCP flags after which another packet of the connection must follow.
-pub(in crate::forward) const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
+const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// The largest distance of a proven RST or FIN ahead of the last known acknowledgement of the other end.
 ///
 /// A forger guesses one of 65,536 sequence numbers, for a FIN one of 32,768. Receive windows are larger, but the data
@@ -23,6 +23,12 @@ const PROVEN: u32 = 1 << 16;
 /// Nanoseconds between a RST and a later packet of its sender that proves the RST forged: reordering delays no segment
 /// for so long.
 const REFUTED: u64 = 1 << 27;
+
+/// Whether a packet begins or ends a connection, by its TCP flags.
+#[inline(always)]
+pub(in crate::forward) const fn begins_or_ends(view: &View) -> bool {
+    view.tcp_flags & NOT_LAST != 0
+}
 
 /// Whether a FIN comes from the end that it names, as far as its sequence number shows.
 ///
@@ -46,7 +52,7 @@ pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
 /// Makes the flow that was found displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
 pub(in crate::forward) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found) {
-    let may_be_last = found.flow.shown.ends() && view.tcp_flags & NOT_LAST == 0;
+    let may_be_last = found.flow.shown.ends() && !begins_or_ends(view);
     // The masquerade entry sees only one direction: the pair of forward and reply decides.
     if may_be_last && found.flow.is_protected() && !found.flow.is_masquerade() {
         release_closed(tables, found);

@@ -18,7 +18,7 @@ use crate::hash;
 use crate::packet::Packet;
 use crate::service::{Backend, Service};
 use crate::tables::{Clock, Filters, Flows, Node};
-use crate::wire::Headers;
+use crate::wire::{Headers, View};
 
 /// Finds the flow of a packet from a pod to a possible backend, where the packet needs one; most need none.
 ///
@@ -100,6 +100,20 @@ fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut
     begin::end_tail(tables, found);
 }
 
+/// Whether a packet of a process of this host may begin a connection from the source of a masqueraded flow, by the
+/// packet alone: [`has_our_source`] looks for the flow.
+#[inline(always)]
+pub(in crate::forward) fn may_have_our_source(
+    settings: &Settings,
+    tuple: &Tuple,
+    view: &View,
+    role: Role,
+) -> bool {
+    role == Role::External
+        && (view.is_syn() || view.protocol != Protocol::TCP)
+        && settings.node.is_source_port(tuple.source_port)
+}
+
 /// Whether a new connection of a process of this host has the same source, towards a backend, as a masqueraded flow.
 ///
 /// Netfilter chose that source while the data path drains, or the process did while `ip_local_port_range` leaves no
@@ -114,18 +128,9 @@ pub(in crate::forward) fn has_our_source<T: Clock + Filters + Flows>(
     settings: &Settings,
     headers: &Headers,
     found: &mut Found,
-    role: Role,
 ) -> bool {
-    let is_first = headers.view.is_syn() || headers.view.protocol != Protocol::TCP;
-    if role != Role::External || !is_first {
-        return false;
-    }
-    let tuple = &headers.key.tuple;
-    if !settings.node.is_source_port(tuple.source_port) || !settings.node.may_be_own(&tuple.source)
-    {
-        return false;
-    }
-    let is_taken = found.find_answers(tables, headers, Side::INGRESS)
+    let is_taken = settings.node.may_be_own(&headers.key.tuple.source)
+        && found.find_answers(tables, headers, Side::INGRESS)
         && found.answers.flow.kind == Kind::UNMASQUERADE;
     if is_taken {
         let Found { flow, answers, .. } = found;
@@ -137,15 +142,20 @@ pub(in crate::forward) fn has_our_source<T: Clock + Filters + Flows>(
     is_taken
 }
 
-/// Whether the masquerade that was found is one of [`has_our_source`], and its replies no longer reach it: such a
-/// masquerade belongs to no flow through a service that would restore its entries.
+/// Whether an entry is a masquerade of [`has_our_source`]: it belongs to no flow through a service that would restore
+/// its entries.
+#[inline(always)]
+pub(in crate::forward) const fn is_own_masquerade(flow: &Flow) -> bool {
+    matches!(flow.kind, Kind::MASQUERADE) && flow.service == 0
+}
+
+/// Whether the entry that was found is such a masquerade, and its replies no longer reach it.
 #[inline(always)]
 pub(in crate::forward) fn is_stale<T: Clock + Filters + Flows>(
     tables: &T,
     found: &mut Found,
 ) -> bool {
-    let is_direct = found.flow.kind == Kind::MASQUERADE && found.flow.service == 0;
-    is_direct && !found.find_opposite(tables)
+    is_own_masquerade(&found.flow) && !found.find_opposite(tables)
 }
 
 /// Whether the replies to this packet belong to a flow through a service.

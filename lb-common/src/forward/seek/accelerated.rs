@@ -18,7 +18,7 @@ use crate::wire::Headers;
 /// True only if its destination may be a backend, or its source is a backend whose replies do not go to an address of
 /// this node.
 #[inline(always)]
-pub(in crate::forward) fn may_be<P: Packet, T: Filters + Flows>(
+pub(in crate::forward) fn may_be<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -34,22 +34,14 @@ pub(in crate::forward) fn may_be<P: Packet, T: Filters + Flows>(
 
 /// Whether XDP has translated such a packet, as its reply entry shows.
 #[inline(always)]
-pub(in crate::forward) fn is<P: Packet, T: Filters + Flows>(
-    packet: &P,
-    tables: &T,
-    settings: &Settings,
-    (headers, found): (&Headers, &mut Found),
-    (class, role): (Class, Role),
-) -> bool {
-    may_be(packet, tables, settings, (&headers.key.tuple, class), role)
-        && headers.view.is_for_xdp()
-        && has_flow(tables, headers, found)
+pub(in crate::forward) fn is<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+    headers.view.is_for_xdp() && has_flow(tables, headers, found)
 }
 
 /// Whether the translation of some flow yields this packet. Where frontend and backend are the same, translation
 /// changes nothing, and the packet has yet to follow its flow.
 #[inline(never)]
-fn has_flow<T: Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+fn has_flow<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
     if !found.find_answers(tables, headers, Side::EGRESS) {
         return false;
     }
