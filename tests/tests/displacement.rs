@@ -1,5 +1,5 @@
 //! The order in which the kernel displaces the entries of unanswered flows from a full table: those of one flow go
-//! together, also beside entries that are looked up again and again. Needs root.
+//! together. Needs root.
 
 use std::collections::BTreeMap;
 
