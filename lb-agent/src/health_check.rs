@@ -112,11 +112,10 @@ impl HealthChecks {
 
     /// Sets the listener of a Service; `None` removes it.
     pub fn set(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
-        let Some(wanted) = wanted else {
-            drop(self.services.remove(service));
-            return;
-        };
-        if let Some(known) = self.services.get(service).filter(|known| known.port == wanted.port) {
+        // The old listeners close first, so that a Service never answers on two ports.
+        self.give_up(service, wanted);
+        let Some(wanted) = wanted else { return };
+        if let Some(known) = self.services.get(service) {
             // The usual change: only the number differs, and open sockets stay.
             known.answerer.endpoints.set(wanted.local_ready);
             return;
@@ -133,8 +132,6 @@ impl HealthChecks {
             listeners: BTreeMap::new(),
             failing: BTreeMap::new(),
         };
-        // The old listeners close first, so that a Service never answers on two ports.
-        drop(self.services.remove(service));
         drop(self.services.insert(service.clone(), new));
         self.listen(service);
     }
