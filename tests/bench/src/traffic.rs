@@ -5,6 +5,7 @@
 
 use std::io::Write;
 use std::path::Path;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -41,17 +42,20 @@ pub enum Network {
     Cni,
 }
 
-impl Network {
-    /// The network of this name.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
+impl FromStr for Network {
+    type Err = anyhow::Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
             "routed" => Ok(Self::Routed),
             "bridged" => Ok(Self::Bridged),
             "cni" => Ok(Self::Cni),
-            _ => bail!("network {name}: routed, bridged or cni"),
+            _ => bail!("network {text}: routed, bridged or cni"),
         }
     }
+}
 
+impl Network {
     const fn topology(self) -> Builder {
         match self {
             Self::Routed => Topology::builder(Shape::Routed),

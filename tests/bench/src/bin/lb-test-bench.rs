@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use lb_bench::traffic::{self, Network, generator, server};
+use lb_bench::traffic::{self, generator, server};
 use lb_bench::{api_relay, churn, compare, packet, report, scale};
 
 const USAGE: &str = "usage (results and report go to DIRECTORY, SERVICES is a comma-separated list):
@@ -73,7 +73,7 @@ fn measure(words: &[&str]) -> Result<()> {
                 rounds: number(rounds)?,
                 time: time(milliseconds)?,
                 services: &list(services)?,
-                network: Network::named(network)?,
+                network: network.parse()?,
                 only,
                 commit,
             };
