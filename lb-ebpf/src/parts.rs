@@ -125,7 +125,7 @@ functions! {
     First: first l3_first frame_first;
     Masquerade: masquerade l3_masquerade;
     Touch: touch l3_touch frame_touch;
-    Bypass: bypass l3_bypass frame_bypass;
+    Exit: choose_exit l3_choose_exit frame_choose_exit;
     Rewrite: rewrite l3_rewrite frame_rewrite;
     HostFirst: host_first l3_host_first;
     HostExit: host_exit l3_host_exit;

@@ -5,10 +5,13 @@ pub(super) mod next_hop;
 pub(super) mod redirect;
 pub(super) mod rewrite;
 
+use crate::config::Settings;
 use crate::event::{DropReason, Sent, Translation, Turn, Verdict};
 use crate::flow::{Kind, Tuple};
+use crate::forward::Scratch;
 use crate::packet::Packet;
 use crate::route::Route;
+use crate::tables::Tables;
 use crate::wire::View;
 
 /// The destination of a packet when its path ends.
@@ -36,8 +39,8 @@ pub struct Exit {
     /// Not 0: the packet goes to the other end of that interface, a veth whose peer is in a pod.
     pub to_peer: u32,
     pub to: ExitTo,
-    /// Whether the settings let packets of flows bypass the stack here: then the path looks for a next hop.
-    pub may_bypass: bool,
+    /// Whether the packet may have another exit than the stack ([`has_choice`]): then the path chooses it.
+    pub has_choice: bool,
     /// The hop limit with which the packet came, if the path looks for a next hop.
     pub hops: u8,
     /// The tuple of a reply to the packet, by which the route to its source is looked up (`bypass`).
@@ -46,6 +49,30 @@ pub struct Exit {
     pub route_back: Route,
     /// The addresses that an ICMP message gets (`icmp`). Any other packet gets those of the entry that it follows.
     pub icmp: Tuple,
+}
+
+/// Whether a packet that comes in may have another exit than the stack. The fast path leaves such a packet to the whole
+/// one.
+#[inline(always)]
+pub(super) fn has_choice<P: Packet>(packet: &P, settings: &Settings) -> bool {
+    settings.has(if packet.is_at_xdp() { Settings::REDIRECTS } else { Settings::BYPASSES })
+}
+
+/// Chooses the exit of a packet that [has a choice](has_choice), and its next hop, before anything is written.
+#[inline(always)]
+pub(super) fn choose<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    Scratch { headers, found, exit, .. }: &mut Scratch,
+) {
+    let bypasses = if packet.is_at_xdp() {
+        redirect::prepare(packet, tables, headers, found, exit)
+    } else {
+        bypass::prepare(packet, tables, headers, found, exit)
+    };
+    if bypasses {
+        exit.to = ExitTo::NextHop;
+    }
 }
 
 /// The translation of the packets that follow an entry of this kind.

@@ -3,7 +3,7 @@
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Kind, Side};
 use crate::forward::begin::ports;
-use crate::forward::exit::{self, ExitTo, bypass, redirect};
+use crate::forward::exit::{self, ExitTo};
 use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts, refuse, touch};
 use crate::forward::{Found, Next, Role, Scratch, Step};
@@ -79,8 +79,8 @@ fn follow<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::Delivery)?;
     }
     touch(packet, tables, scratch)?;
-    if scratch.exit.may_bypass {
-        packet.part(tables, scratch, Part::Bypass)?;
+    if scratch.exit.has_choice {
+        packet.part(tables, scratch, Part::Exit)?;
     }
     packet.part(tables, scratch, Part::Rewrite)?;
     if packet.is_at_xdp() && scratch.exit.to == ExitTo::NextHop {
@@ -96,21 +96,4 @@ fn follow<P: Parts<T>, T: Tables>(
 fn leave<P: Packet>(packet: &mut P, scratch: &Scratch, what: Translation) -> Verdict {
     let Scratch { headers, found, exit, .. } = scratch;
     exit::leave(packet, &headers.view, found.flow.kind, exit, what)
-}
-
-/// Decides whether a packet of a known flow bypasses the stack, and its next hop.
-#[inline(always)]
-pub(super) fn bypass<P: Packet, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    Scratch { headers, found, exit, .. }: &mut Scratch,
-) {
-    let bypasses = if packet.is_at_xdp() {
-        redirect::prepare(packet, tables, headers, found, exit)
-    } else {
-        bypass::prepare(packet, tables, headers, found, exit)
-    };
-    if bypasses {
-        exit.to = ExitTo::NextHop;
-    }
 }

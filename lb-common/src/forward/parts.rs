@@ -5,11 +5,11 @@
 
 use crate::event::{PassReason, Verdict};
 use crate::forward::begin::{first, ports};
-use crate::forward::exit::rewrite;
+use crate::forward::exit::{self, rewrite};
 use crate::forward::life::{flows, tiers};
 use crate::forward::rare::{fragments, host, icmp, reject};
 use crate::forward::seek::{self, shape::Any};
-use crate::forward::{Scratch, Step, begin, ingress};
+use crate::forward::{Scratch, Step, begin};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;
@@ -115,8 +115,8 @@ parts! {
     Masquerade => ports::masquerade;
     /// Marks the entry that a packet follows as seen.
     Touch => flows::touch_part;
-    /// Finds the next hop of a packet that bypasses the stack.
-    Bypass => ingress::bypass;
+    /// Chooses the exit of a packet that may have another one than the stack.
+    Exit => exit::choose;
     /// Makes the packet carry its new addresses and ports.
     Rewrite => rewrite::part;
     /// Chooses a backend for a packet of this host.

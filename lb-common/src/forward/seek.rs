@@ -13,7 +13,7 @@ use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::flow::{Flow, Kind};
 use crate::forward::classify::{self, Class};
-use crate::forward::exit::{ExitTo, bypass, redirect};
+use crate::forward::exit::{self, ExitTo, bypass, redirect};
 use crate::forward::life::{self, close, flows};
 use crate::forward::rare::direct;
 use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose};
@@ -50,18 +50,18 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     // VERIFIER: a pattern: with `!=` this function has 32 bytes of stack more.
     let is_asked = !matches!(class, Class::Backend);
     let at_xdp = packet.is_at_xdp();
-    let may_bypass = settings.has(if at_xdp { Settings::REDIRECTS } else { Settings::BYPASSES });
+    let has_choice = exit::has_choice(packet, settings);
     if S::PLAIN {
         // Both are stages of the whole path: the question for a route, and the delivery to a process of this host.
-        let needs_route = may_bypass && (is_answer || !at_xdp);
+        let needs_route = has_choice && (is_answer || !at_xdp);
         let needs_delivery = is_answer && shape.role(*role) == Role::Host;
         if !is_asked || needs_route || needs_delivery || close::begins_or_ends(view) {
             return GIVE_UP;
         }
     } else {
-        (exit.may_bypass, exit.to) = (may_bypass, ExitTo::Stack);
+        (exit.has_choice, exit.to) = (has_choice, ExitTo::Stack);
         if !is_answer && bypass::is_answer(packet, tables, settings, headers, found, exit) {
-            (exit.may_bypass, exit.to) = (false, ExitTo::NextHop);
+            (exit.has_choice, exit.to) = (false, ExitTo::NextHop);
             return Ok(Next::Follow);
         }
     }
@@ -83,7 +83,7 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     let known = is_there && (S::PLAIN || !life::is_expired(tables, settings, found));
     let (flow, view) = (shape.flow(packet, found), shape.view(headers));
     if known && follow::is_current(tables, settings, flow, view, is_answer) {
-        if S::PLAIN && !suffices(tables, flow, may_bypass) {
+        if S::PLAIN && !suffices(tables, flow, has_choice) {
             return GIVE_UP;
         }
         return Ok(Next::Follow);
@@ -94,9 +94,9 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
 /// Whether the translation by the entry that was found is all that a packet needs: no mark, no delivery to a process,
 /// no return by its interface, no redirect.
 #[inline(always)]
-fn suffices<T: Clock>(tables: &T, flow: &Flow, may_bypass: bool) -> bool {
+fn suffices<T: Clock>(tables: &T, flow: &Flow, has_choice: bool) -> bool {
     matches!(flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
-        && !(may_bypass && redirect::may_leave(flow))
+        && !(has_choice && redirect::may_leave(flow))
         && flows::is_up_to_date(tables, flow)
 }
 
