@@ -47,12 +47,12 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
     // A route that the kernel refuses takes no other one away. The first error is reported.
     let mut result = Ok(());
     // Deleted first: a route with another source has the same key as the one that replaces it.
-    for (network, _) in there.difference(&wanted) {
+    for network in stale(&there, &wanted) {
         result = result.and(delete(handle, network).await);
     }
     for (network, source) in wanted.difference(&there) {
         let added = add(handle, network, *source).await;
-        if added.is_err() {
+        if added.is_err() && !there.contains(&(*network, None)) {
             // The address of the Node object may not be one of this machine yet; the kernel chooses a source meanwhile.
             drop(add(handle, network, None).await);
         }
@@ -68,6 +68,19 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
         }
     }
     result
+}
+
+/// Returns the networks whose routes are not wanted. A route without a source stays until one with the wanted source
+/// replaces it.
+fn stale<'a>(
+    there: &'a BTreeSet<Route>,
+    wanted: &'a BTreeSet<Route>,
+) -> impl Iterator<Item = &'a IpNet> {
+    let networks: BTreeSet<&IpNet> = wanted.iter().map(|(network, _)| network).collect();
+    let is_substitute =
+        move |network, source: &Option<_>| source.is_none() && networks.contains(network);
+    let others = there.difference(wanted);
+    others.filter_map(move |(network, source)| (!is_substitute(network, source)).then_some(network))
 }
 
 /// Removes the table and its rules. Returns whether there were any.
@@ -196,4 +209,25 @@ async fn add_rule(handle: &Handle, version: &IpVersion) -> Result<(), Error> {
         IpVersion::V6 => rule.v6().execute().await,
     };
     added.map_err(|error| Error::Netlink("add a rule", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn route_without_source_stays_until_it_is_replaced() {
+        let net = |third: u8| IpNet::new([10, third, 0, 0].into(), 16).unwrap();
+        let own = |last: u8| Some(IpAddr::from([192, 168, 50, last]));
+        let there = BTreeSet::from([
+            (net(1), own(1)),
+            (net(2), own(9)),
+            (net(3), None),
+            (net(4), own(1)),
+            (net(5), None),
+        ]);
+        let wanted = BTreeSet::from([1, 2, 3].map(|third| (net(third), own(1))));
+        let stale: Vec<IpNet> = stale(&there, &wanted).copied().collect();
+        assert_eq!(stale, [net(2), net(4), net(5)]);
+    }
 }
