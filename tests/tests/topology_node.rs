@@ -23,6 +23,7 @@ in_both_shapes!(
     node_port_follows_addresses_that_come_and_go,
     address_whose_prefix_changes_is_served_throughout,
     node_port_follows_the_addresses_of_the_node_object,
+    addresses_that_the_map_refuses_are_a_problem_until_it_has_room,
     services_are_served_without_a_node_object,
     flows_to_the_other_node_outlive_the_address_that_stood_for_their_client,
 );
@@ -103,6 +104,33 @@ fn node_port_follows_the_addresses_of_the_node_object(shape: Shape) -> Result<()
         drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
     }
     rig.take_agent(0)?.ensure_running()
+}
+
+/// The map has room for fewer addresses than the node has after a while.
+fn addresses_that_the_map_refuses_are_a_problem_until_it_has_room(shape: Shape) -> Result<()> {
+    const ROOM: usize = 16;
+    let (rig, _) = start(shape, &[NODE_PORTS, &format!("--map-size=ADDRESSES={ROOM}")])?;
+    let (node, agent) = (rig.node(0)?.netns(), rig.agent(0)?);
+    let spare = |verb: &str| -> String {
+        let lines = (1..=ROOM).map(|last| format!("address {verb} 10.77.0.{last}/32 dev lo"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    let problem = "addresses of this node could not be written";
+    agent.has_problems(0)?;
+    node.ip(&spare("add"))?;
+    wait_until_ok(SOON, "status names the addresses", || {
+        let status = agent.exit_said(&["status"])?;
+        let mut problems = status.lines().filter(|line| line.starts_with("Problem"));
+        ensure!(problems.any(|line| line.contains(problem)), "{status}");
+        agent.has_problems(1)
+    })?;
+    // The addresses that were there before are still served; a new one finds room when the others go.
+    drop(ask(rig.client(), Ask::tcp(rig.node(0)?.addresses().socket(Family::V4, NODE_PORT)))?);
+    let late = SocketAddr::new(other()?.v4.into(), NODE_PORT);
+    node.ip(&format!("address add {}/24 dev eth0", late.ip()))?;
+    node.ip(&spare("delete"))?;
+    until(rig.client(), Ask::tcp(late), Result::is_ok)?;
+    wait_until_ok(SOON, "status no longer names addresses", || agent.has_problems(0))
 }
 
 fn services_are_served_without_a_node_object(shape: Shape) -> Result<()> {

@@ -12,6 +12,7 @@ mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -187,11 +188,12 @@ impl Devices {
         &self.reports.ambiguous
     }
 
-    /// Returns the problems of interfaces, attachments and source ports, for operators.
+    /// Returns the problems of interfaces, addresses, attachments and source ports, for operators.
     pub(super) fn problems(&self) -> Vec<String> {
         let (attachments, ports) = (self.attachments.problems(), node_settings::shared_ports());
         let Reports { unserved, hidden, .. } = &self.reports;
-        [attachments.as_slice(), unserved, hidden, ports.as_slice()].concat()
+        let addresses = self.addresses.problem().map_or(&[][..], slice::from_ref);
+        [attachments.as_slice(), addresses, unserved, hidden, ports.as_slice()].concat()
     }
 
     /// Finds interfaces of pods by which packets to these networks of Services bypass the programs.

@@ -1,12 +1,14 @@
 //! The node's addresses, as the map `ADDRESSES` has them.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use lb_common::addr::Ip;
 use lb_common::config::{AddressFilter, NodeSettings};
+use lb_common::maps::name;
 use tracing::warn;
 
-use crate::maps::Maps;
+use crate::maps::{Error, Maps};
 
 /// The addresses that were written to the map, with their flags.
 #[derive(Debug)]
@@ -14,16 +16,27 @@ pub(super) struct Addresses {
     written: BTreeMap<Ip, u32>,
     /// Filter of the addresses that this node has or had: flows may still have an old one as their source.
     own: AddressFilter,
+    /// The problem of addresses that the map refused, for operators.
+    problem: Option<String>,
 }
 
 impl Addresses {
     /// Starts with the addresses that an earlier run wrote.
-    pub(super) fn after(maps: &Maps, before: &NodeSettings) -> Result<Self, crate::maps::Error> {
-        Ok(Self { written: maps.addresses()?.into_iter().collect(), own: before.own })
+    pub(super) fn after(maps: &Maps, before: &NodeSettings) -> Result<Self, Error> {
+        Ok(Self {
+            written: maps.addresses()?.into_iter().collect(),
+            own: before.own,
+            problem: None,
+        })
     }
 
     pub(super) const fn written(&self) -> &BTreeMap<Ip, u32> {
         &self.written
+    }
+
+    /// Returns the problem of addresses that could not be written.
+    pub(super) const fn problem(&self) -> Option<&String> {
+        self.problem.as_ref()
     }
 
     /// Returns the filter of addresses that this node has or had.
@@ -34,19 +47,51 @@ impl Addresses {
     /// Writes the addresses that changed, new ones first, so that an address that stays always has its entry.
     pub(super) fn put(&mut self, wanted: &BTreeMap<Ip, u32>, maps: &mut Maps) {
         let changed = wanted.iter().filter(|(ip, bits)| self.written.get(ip) != Some(bits));
+        let changed: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).collect();
         let gone = self.written.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
-        let writes: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).chain(gone).collect();
+        let gone: Vec<(Ip, u32)> = gone.collect();
         for ip in wanted.keys() {
             self.own.add(ip);
         }
+        let mut refused = self.write(changed, maps);
+        // A full map may have room now.
+        let freed = gone.len();
+        let mut stuck = self.write(gone, maps);
+        if freed > 0 {
+            refused = self.write(refused.into_iter().map(|(written, _)| written).collect(), maps);
+        }
+        refused.append(&mut stuck);
+        self.report(&refused);
+    }
+
+    /// Writes addresses with their flags, 0 to remove one. Returns those that the map refused, with the reason.
+    fn write(&mut self, writes: Vec<(Ip, u32)>, maps: &mut Maps) -> Vec<((Ip, u32), Error)> {
+        let mut refused = Vec::new();
         for (ip, bits) in writes {
             match maps.put_address(ip, bits) {
                 Ok(()) if bits == 0 => drop(self.written.remove(&ip)),
                 Ok(()) => drop(self.written.insert(ip, bits)),
-                Err(error) => {
-                    warn!(error = %crate::chain(&error), "writing an address failed");
-                }
+                Err(error) => refused.push(((ip, bits), error)),
             }
         }
+        refused
+    }
+
+    /// Keeps a sentence about refused addresses, and logs it if it is new.
+    fn report(&mut self, refused: &[((Ip, u32), Error)]) {
+        let problem = refused.first().map(|((ip, _), error)| {
+            let (ip, count, error) = (IpAddr::from(*ip), refused.len(), crate::chain(error));
+            let map = name::ADDRESSES;
+            format!(
+                "{count} addresses of this node could not be written, among them {ip}, and NodePorts are not served \
+                 on them: {error}; if the map is full, raise it with --map-size {map}=N"
+            )
+        });
+        if let Some(problem) =
+            problem.as_ref().filter(|problem| self.problem.as_ref() != Some(problem))
+        {
+            warn!(problem, "writing addresses failed");
+        }
+        self.problem = problem;
     }
 }
