@@ -151,7 +151,7 @@ fn pods_do_not_wait_for_a_long_turn_of_the_main_loop() -> Result<()> {
         rig.agent(0)?.metric(&[&name, "IPv4"])
     };
     let (turns, time) = (passed("count")?, passed("sum")?);
-    for round in 2..4 {
+    for round in 2..5 {
         let before = passed("count")?;
         many(&rig, services, round)?;
         wait_until_ok(SOON, "the agent programs the other backends", || {
@@ -164,6 +164,8 @@ fn pods_do_not_wait_for_a_long_turn_of_the_main_loop() -> Result<()> {
     let longest = Duration::from_secs_f64(time / turns);
     pods.waits.sort_unstable();
     let (count, worst) = (pods.waits.len(), *pods.waits.last().context("a pod")?);
+    // Each long turn would make the pod wait that comes meanwhile. The machine itself may stand still once.
+    let second = *pods.waits.iter().nth_back(1).context("two pods")?;
     let of = format!("{services} Services change");
     campaign::figure(&format!("turn of the main loop when {of}"), longest.as_millis(), "ms");
     campaign::figure(
@@ -171,7 +173,7 @@ fn pods_do_not_wait_for_a_long_turn_of_the_main_loop() -> Result<()> {
         worst.as_micros(),
         "us",
     );
-    ensure!(worst < longest / 3, "a turn takes {longest:?}, and pods waited {:?}", pods.waits);
+    ensure!(second < longest / 3, "a turn takes {longest:?}, and pods waited {:?}", pods.waits);
     Ok(())
 }
 

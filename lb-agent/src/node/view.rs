@@ -96,6 +96,8 @@ pub struct View {
     pub routed: RoutedInterfaces,
     /// Interfaces of pods that no program of this host serves.
     pub hidden: Vec<Hidden>,
+    /// The number of links that were removed. A link may come back with its old index.
+    pub removals: u64,
 }
 
 impl Address {
@@ -146,6 +148,7 @@ impl View {
         drop(self.links.remove(&index));
         self.addresses.retain(|address| address.index != index);
         self.routed.forget(index);
+        self.removals += 1;
     }
 
     /// Adds or updates an address.

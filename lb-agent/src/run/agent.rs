@@ -9,9 +9,10 @@ use std::time::{Duration, Instant};
 use futures::future::OptionFuture;
 use lb_common::config::Settings;
 use lb_common::flow::Lifetimes;
+use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
 use super::devices::Devices;
@@ -42,6 +43,10 @@ pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 /// Number of Services that are planned before their operations are written. The operations of a whole cluster at once
 /// would take much memory.
 const PIECE: usize = 1_000;
+
+/// Shortest time between two views of the interfaces that are taken in. A new pod changes the view about ten times, each
+/// view has the loop compare all interfaces, and the kernel's own workers, which open the pod's link, need the CPU.
+const VIEWS_APART: Duration = Duration::from_millis(50);
 
 /// Largest number of events taken in before something is programmed, so that a long list cannot delay programming
 /// without end.
@@ -98,6 +103,7 @@ impl Agent {
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sweeping: Option<JoinHandle<Result<Report, maps::Error>>> = None;
         let mut next_sweep = Instant::now() + Duration::from_secs(1);
+        let mut next_view = Instant::now();
         loop {
             // The tick guarantees a turn each second.
             self.health.turns();
@@ -105,9 +111,10 @@ impl Agent {
                 // In this order: stopping and new interfaces must not wait behind a stream of objects.
                 biased;
                 () = stop.asked() => return End::Asked,
-                Ok(()) = views.changed() => {
+                Ok(()) = changed_after(&mut views, next_view) => {
                     let published = views.borrow_and_update().clone();
                     self.take_view(published);
+                    next_view = Instant::now() + VIEWS_APART;
                 }
                 Some(event) = events.recv() => self.take_events(event, &mut events),
                 Some(result) = OptionFuture::from(sweeping.as_mut()) => {
@@ -303,4 +310,13 @@ impl Agent {
             self.health.updated();
         }
     }
+}
+
+/// Waits for another view, and for this time. Nothing is lost if the future is dropped.
+async fn changed_after(
+    views: &mut watch::Receiver<PublishedView>,
+    time: Instant,
+) -> Result<(), RecvError> {
+    sleep_until(time.into()).await;
+    views.changed().await
 }

@@ -118,7 +118,7 @@ impl Devices {
         let own = addresses(view, identity);
         self.stranded = stranded(view, &wanted);
         let reports = Reports::of(view, identity);
-        self.attachments.apply(wanted, is_known, &mut self.maps, numbers);
+        self.attachments.apply((wanted, view.removals), is_known, &mut self.maps, numbers);
         self.attachments.open(identity);
         self.addresses.put(&own, &mut self.maps);
         reports.replace(&mut self.reports);

@@ -50,6 +50,7 @@ fn view() -> View {
         ],
         routed: RoutedInterfaces { default: [2].into(), ..RoutedInterfaces::default() },
         hidden: Vec::new(),
+        removals: 0,
     }
 }
 

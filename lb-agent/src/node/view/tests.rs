@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::LinkMessage;
 
 use super::View;
 
@@ -41,4 +42,19 @@ fn address_of_two_links_to_one_machine_goes_once_for_each() {
     let [left] = &view.addresses[..] else { panic!("{:?}", view.addresses) };
     assert_eq!((left.ip, left.peer), ([10, 0, 0, 1].into(), IpAddr::from([10, 0, 0, 3])));
     assert!(left.has_peer());
+}
+
+#[test]
+fn link_that_comes_back_with_its_index_changes_the_view() {
+    let mut link = LinkMessage::default();
+    link.header.index = 7;
+    let mut view = View::default();
+    view.put_link(&link);
+    let before = view.clone();
+    view.put_link(&link);
+    assert_eq!(view, before);
+    view.remove_link(&link);
+    view.put_link(&link);
+    assert_eq!(view.links, before.links);
+    assert_ne!(view, before, "its programs went with it");
 }

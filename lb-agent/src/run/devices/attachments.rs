@@ -32,6 +32,8 @@ pub(super) struct Attachments {
     failed: Failures,
     /// Whether another layout's programs still serve. Nothing is attached before all Services are in our maps.
     is_held: bool,
+    /// The number of removed links ([`crate::node::View::removals`]) at the last check for recreated interfaces.
+    removals: u64,
     /// Whether the links and rows of an earlier run were compared with the wanted ones.
     is_pruned: bool,
     /// Problems from the last inspection: faults that are not repaired, or that recur.
@@ -54,6 +56,7 @@ impl Attachments {
             attached: Attached::default(),
             source: ChangeSource::List,
             failed: Failures::default(),
+            removals: 0,
             is_pruned: false,
             problems: Vec::new(),
             unpinned: None,
@@ -76,10 +79,10 @@ impl Attachments {
     }
 
     /// Brings the attachments up to date. Programs that an earlier run attached are only detached when the Node is
-    /// known.
+    /// known. `removals`: the number of links that were removed so far.
     pub(super) fn apply(
         &mut self,
-        wanted: Vec<Assignment>,
+        (wanted, removals): (Vec<Assignment>, u64),
         is_known: bool,
         maps: &mut Maps,
         numbers: &Numbers,
@@ -100,7 +103,11 @@ impl Attachments {
         for index in self.attached.others(&indices) {
             self.detach(index, maps);
         }
-        self.attach_made_anew(maps, numbers);
+        // The check takes RTNL twice for each interface, and a new pod waits for the same lock.
+        if removals != self.removals {
+            self.removals = removals;
+            self.attach_made_anew(maps, numbers);
+        }
         // An interface that disappeared while it was being attached may have one of its two links.
         let others = [self.failed.take_others(&indices), self.newcomers.take_others(&indices)];
         for index in others.concat() {
