@@ -46,7 +46,7 @@ enum Command {
     Setup,
     /// Run format check, lints, licence check and tests without root (cold 5 min, warm 30 s)
     Check,
-    /// Run setup, check, build and all tests, with root (cold 30 min, warm 13 min)
+    /// Run setup, check, build and all tests, with root (cold 20 to 47 min, warm 11 to 15 min)
     Test(test::Options),
     /// Run campaigns, the long forms of tests, and write their figures to docs/proof.md (all: hours)
     ///
