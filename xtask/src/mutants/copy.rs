@@ -15,7 +15,7 @@ use crate::{shell, workspace};
 /// The source of the module that reads the selected mutant from the environment.
 const CHOSEN: &str = include_str!("chosen.rs");
 /// The largest number of builds until every mutant that the compiler refuses is removed.
-const BUILDS: u32 = 12;
+const BUILDS: u32 = 60;
 
 /// The copy of the clone.
 pub(super) struct Copy {
