@@ -17,6 +17,8 @@ use crate::datapath::Role;
 pub struct Assignment {
     /// Interface index in this network namespace.
     pub index: u32,
+    /// Tells the interface from an earlier one with the same index ([`Link::number`]).
+    pub number: u64,
     pub name: String,
     pub role: Role,
     /// The row of the interface in `DEVICES`.
@@ -52,8 +54,8 @@ pub(crate) fn assignments_among(
         let role = role(link)?;
         let sources = Sources { link, view, primary: node.primary };
         let device = device(role, sources, node);
-        let (index, name) = (link.index, link.name.clone());
-        Some(Assignment { index, name, role, device, sources: sources.chosen() })
+        let (index, number, name) = (link.index, link.number, link.name.clone());
+        Some(Assignment { index, number, name, role, device, sources: sources.chosen() })
     };
     let wanted = view.links.values().filter(|link| is_wanted(link.index));
     wanted.filter_map(assignment).collect()

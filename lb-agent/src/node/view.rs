@@ -65,6 +65,8 @@ pub struct Link {
     pub xdp: u32,
     /// Link-layer address, if it has one of six bytes.
     pub hardware: Option<[u8; 6]>,
+    /// Tells it from an earlier link with the same index, which was removed.
+    pub number: u64,
     /// Whether it has no `IFLA_INFO_KIND`, so was not created by software: a network card, or a virtual function of
     /// one.
     pub is_card: bool,
@@ -96,8 +98,8 @@ pub struct View {
     pub routed: RoutedInterfaces,
     /// Interfaces of pods that no program of this host serves.
     pub hidden: Vec<Hidden>,
-    /// The number of links that were removed. A link may come back with its old index.
-    pub removals: u64,
+    /// The number of links that appeared so far.
+    pub appeared: u64,
 }
 
 impl Address {
@@ -139,6 +141,22 @@ impl View {
     /// Adds or updates a link.
     pub fn put_link(&mut self, message: &LinkMessage) {
         let link = link(message);
+        self.put(link);
+    }
+
+    /// Replaces all links and addresses by a list of them.
+    pub fn replace(&mut self, listed: Self) {
+        self.links.retain(|index, _| listed.links.contains_key(index));
+        listed.links.into_values().for_each(|link| self.put(link));
+        self.addresses = listed.addresses;
+    }
+
+    fn put(&mut self, mut link: Link) {
+        let known = self.links.get(&link.index).map(|known| known.number);
+        link.number = known.unwrap_or_else(|| {
+            self.appeared += 1;
+            self.appeared
+        });
         drop(self.links.insert(link.index, link));
     }
 
@@ -148,7 +166,6 @@ impl View {
         drop(self.links.remove(&index));
         self.addresses.retain(|address| address.index != index);
         self.routed.forget(index);
-        self.removals += 1;
     }
 
     /// Adds or updates an address.

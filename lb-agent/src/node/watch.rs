@@ -4,6 +4,7 @@ pub(super) mod events;
 mod routes;
 
 use std::os::fd::{AsFd as _, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt as _;
@@ -65,8 +66,18 @@ impl ChangeSource {
     }
 }
 
-/// The current state of the namespace, and how its last change was learnt.
-pub type PublishedView = Option<(View, ChangeSource)>;
+/// A state of the namespace.
+#[derive(Clone, Debug)]
+pub struct Published {
+    pub view: Arc<View>,
+    /// How its last change was learnt.
+    pub source: ChangeSource,
+    /// The time from which the state is. Later changes are not in it.
+    pub at: std::time::Instant,
+}
+
+/// The current state of the namespace, once it is known.
+pub type PublishedView = Option<Published>;
 
 type Messages = UnboundedReceiver<(NetlinkMessage<RouteNetlinkMessage>, SocketAddr)>;
 
@@ -148,7 +159,7 @@ async fn show(
     loop {
         // All is listed again from time to time, in case a change came without an event.
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
-        View { links: view.links, addresses: view.addresses, .. } = dump(handle).await?;
+        view.replace(dump(handle).await?);
         // Not awaited here, because it enters every named network namespace.
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
@@ -206,14 +217,14 @@ async fn show(
 }
 
 fn publish(views: &Sender<PublishedView>, view: &View, source: ChangeSource) {
-    views.send_if_modified(|published| {
-        // Many events change nothing that matters here.
-        let differs = published.as_ref().is_none_or(|(last, _)| last != view);
-        if differs {
-            *published = Some((view.clone(), source));
-        }
-        differs
-    });
+    // Compared and copied outside the lock of the channel: the thread for new pods may wait for that lock.
+    let last = views.borrow().as_ref().map(|published| Arc::clone(&published.view));
+    // Many events change nothing that matters here. A list is published for its time.
+    if source == ChangeSource::List || last.is_none_or(|last| *last != *view) {
+        let at = std::time::Instant::now();
+        let published = Published { view: Arc::new(view.clone()), source, at };
+        drop(views.send_replace(Some(published)));
+    }
 }
 
 /// Lists all links and addresses as a view.

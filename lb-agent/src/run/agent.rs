@@ -136,8 +136,8 @@ impl Agent {
 
     /// Takes in a change of links or addresses.
     fn take_view(&mut self, published: PublishedView) {
-        let Some((view, source)) = published else { return };
-        self.devices.set_view(view, source);
+        let Some(published) = published else { return };
+        self.devices.set_view(published);
         self.frontends_are_due = true;
         self.update_node();
         // New interfaces come first: the next event may be about a pod that waits for its programs (ADR 0030).

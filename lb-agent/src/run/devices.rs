@@ -32,10 +32,9 @@ use crate::config::Config;
 use crate::datapath::Datapath;
 use crate::maps::Maps;
 use crate::metrics::Numbers;
-use crate::node::watch::PublishedView;
+use crate::node::watch::{Published, PublishedView};
 use crate::node::{
-    ChangeSource, Primary, View, addresses, assignments, hidden, settings as node_settings,
-    stranded,
+    Primary, View, addresses, assignments, hidden, settings as node_settings, stranded,
 };
 use crate::snapshot::NodeSpec;
 
@@ -44,7 +43,7 @@ use crate::snapshot::NodeSpec;
 pub(super) struct Devices {
     maps: Maps,
     facts: Facts,
-    view: Option<View>,
+    view: Option<Arc<View>>,
     attachments: Attachments,
     addresses: Addresses,
     /// Addresses at which no answer can arrive.
@@ -80,9 +79,9 @@ impl Devices {
     }
 
     /// Sets the current links and addresses.
-    pub(super) fn set_view(&mut self, view: View, source: ChangeSource) {
+    pub(super) fn set_view(&mut self, Published { view, source, at }: Published) {
         self.view = Some(view);
-        self.attachments.follow(source);
+        self.attachments.follow(source, at);
     }
 
     /// Sets the current Node object; an unknown one leaves everything as it is.
@@ -118,7 +117,7 @@ impl Devices {
         let own = addresses(view, identity);
         self.stranded = stranded(view, &wanted);
         let reports = Reports::of(view, identity);
-        self.attachments.apply((wanted, view.removals), is_known, &mut self.maps, numbers);
+        self.attachments.apply(wanted, is_known, &mut self.maps, numbers);
         self.attachments.open(identity);
         self.addresses.put(&own, &mut self.maps);
         reports.replace(&mut self.reports);
@@ -129,7 +128,7 @@ impl Devices {
     /// Tries again what failed: interfaces without programs, XDP, and flags that were not written.
     pub(super) fn retry(&mut self, is_known: bool, numbers: &Numbers) {
         if self.attachments.is_unfinished(is_known) {
-            self.attachments.follow(ChangeSource::Retry);
+            self.attachments.retry();
             self.apply(is_known, numbers);
         } else {
             self.accelerate();

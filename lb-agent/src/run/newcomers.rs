@@ -51,6 +51,15 @@ struct Early {
     written: Option<Assignment>,
 }
 
+impl Early {
+    /// Reports whether a state of the interfaces as of `at` that gives this one no role decides about it. Where the
+    /// main loop works with an old state, the interface may be too young to be in it.
+    fn is_over(&self, now: Instant, at: Instant) -> bool {
+        let is_known = self.written.is_none() || self.since + MOMENT <= at;
+        self.since + MOMENT <= now && is_known
+    }
+}
+
 impl Newcomers {
     /// Starts the thread. It ends when the result is dropped, and attaches nothing before [`Newcomers::open`].
     pub(super) fn start(
@@ -107,9 +116,10 @@ impl Newcomers {
     }
 
     /// Returns the interfaces that the thread attached and that are no longer to be served, and forgets them.
-    pub(super) fn take_others(&self, indices: &BTreeSet<u32>) -> Vec<u32> {
-        let is_over =
-            |index: &u32, it: &mut Early| it.since.elapsed() >= MOMENT && !indices.contains(index);
+    /// `indices`: those that are to be served, as of `at`. An interface that is younger than this state stays.
+    pub(super) fn take_others(&self, indices: &BTreeSet<u32>, at: Instant) -> Vec<u32> {
+        let now = Instant::now();
+        let is_over = |index: &u32, it: &mut Early| it.is_over(now, at) && !indices.contains(index);
         self.shared().early.extract_if(.., is_over).map(|(index, _)| index).collect()
     }
 
@@ -200,11 +210,35 @@ fn attach_each(
         let Some(newcomers) = newcomers.upgrade() else { return Ok(()) };
         // Copied once for each view instead of for each event.
         if views.has_changed().unwrap_or(false)
-            && let Some((published, _)) = &*views.borrow_and_update()
+            && let Some(view) = views.borrow_and_update().as_ref().map(|it| Arc::clone(&it.view))
         {
-            links.view.addresses.clone_from(&published.addresses);
-            links.view.routed.clone_from(&published.routed);
+            links.view.addresses.clone_from(&view.addresses);
+            links.view.routed.clone_from(&view.routed);
         }
         newcomers.attach(&links.view, &changes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_interface_outlasts_an_old_state_of_the_interfaces() {
+        let early = |written| Early { since: Instant::now(), written };
+        let pod = Assignment {
+            index: 7,
+            number: 1,
+            name: "veth7".into(),
+            role: Role::Pod,
+            device: lb_common::config::Device::default(),
+            sources: Vec::new(),
+        };
+        let (there, gone) = (early(Some(pod)), early(None));
+        let later = there.since + 10 * MOMENT;
+        assert!(!there.is_over(later, there.since), "it may be missing in that state");
+        assert!(there.is_over(later, later));
+        assert!(gone.is_over(later, gone.since), "an event told of its end");
+        assert!(!gone.is_over(gone.since, later), "a CNI plugin may still change it");
     }
 }

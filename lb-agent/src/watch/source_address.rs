@@ -56,7 +56,7 @@ async fn gone(source: IpAddr, mut own: Receiver<PublishedView>) {
         let is_own = own
             .borrow_and_update()
             .as_ref()
-            .is_some_and(|(view, _)| view.addresses.iter().any(|address| address.ip == source));
+            .is_some_and(|own| own.view.addresses.iter().any(|address| address.ip == source));
         if was_own && !is_own {
             tracing::info!(%source, "source address of an API server connection is gone; reconnecting");
             return;

@@ -50,7 +50,7 @@ fn view() -> View {
         ],
         routed: RoutedInterfaces { default: [2].into(), ..RoutedInterfaces::default() },
         hidden: Vec::new(),
-        removals: 0,
+        ..View::default()
     }
 }
 

@@ -55,6 +55,10 @@ fn link_that_comes_back_with_its_index_changes_the_view() {
     assert_eq!(view, before);
     view.remove_link(&link);
     view.put_link(&link);
-    assert_eq!(view.links, before.links);
-    assert_ne!(view, before, "its programs went with it");
+    assert_ne!(view.links, before.links, "its programs went with it");
+    let mut listed = View::default();
+    listed.put_link(&link);
+    let before = view.clone();
+    view.replace(listed);
+    assert_eq!(view, before, "a list of the same links changes nothing");
 }

@@ -32,8 +32,8 @@ pub(super) struct Attachments {
     failed: Failures,
     /// Whether another layout's programs still serve. Nothing is attached before all Services are in our maps.
     is_held: bool,
-    /// The number of removed links ([`crate::node::View::removals`]) at the last check for recreated interfaces.
-    removals: u64,
+    /// The time of the state of interfaces that is applied.
+    as_of: Instant,
     /// Whether the links and rows of an earlier run were compared with the wanted ones.
     is_pruned: bool,
     /// Problems from the last inspection: faults that are not repaired, or that recur.
@@ -56,7 +56,7 @@ impl Attachments {
             attached: Attached::default(),
             source: ChangeSource::List,
             failed: Failures::default(),
-            removals: 0,
+            as_of: Instant::now(),
             is_pruned: false,
             problems: Vec::new(),
             unpinned: None,
@@ -73,16 +73,21 @@ impl Attachments {
         Ok(self.datapath.maps()?)
     }
 
-    /// Sets the source of the next changes.
-    pub(super) const fn follow(&mut self, source: ChangeSource) {
-        self.source = source;
+    /// Sets the source of the next changes, and the time of the state of interfaces that has them.
+    pub(super) const fn follow(&mut self, source: ChangeSource, at: Instant) {
+        (self.source, self.as_of) = (source, at);
+    }
+
+    /// Makes the next changes count as retries.
+    pub(super) const fn retry(&mut self) {
+        self.source = ChangeSource::Retry;
     }
 
     /// Brings the attachments up to date. Programs that an earlier run attached are only detached when the Node is
-    /// known. `removals`: the number of links that were removed so far.
+    /// known.
     pub(super) fn apply(
         &mut self,
-        (wanted, removals): (Vec<Assignment>, u64),
+        wanted: Vec<Assignment>,
         is_known: bool,
         maps: &mut Maps,
         numbers: &Numbers,
@@ -103,13 +108,9 @@ impl Attachments {
         for index in self.attached.others(&indices) {
             self.detach(index, maps);
         }
-        // The check takes RTNL twice for each interface, and a new pod waits for the same lock.
-        if removals != self.removals {
-            self.removals = removals;
-            self.attach_made_anew(maps, numbers);
-        }
         // An interface that disappeared while it was being attached may have one of its two links.
-        let others = [self.failed.take_others(&indices), self.newcomers.take_others(&indices)];
+        let others =
+            [self.failed.take_others(&indices), self.newcomers.take_others(&indices, self.as_of)];
         for index in others.concat() {
             if let Err(error) = self.forget(index, maps) {
                 warn!(index, error, "removing the interface failed");
@@ -137,6 +138,8 @@ impl Attachments {
 
     fn attach(&mut self, device: Assignment, maps: &mut Maps, numbers: &Numbers) {
         self.attached.forget_flags(device.index);
+        // The links of an earlier interface with this index are lost.
+        let _is_another = self.datapath.forget_if_another(device.index);
         let was_early = self.newcomers.take(device.index);
         let put = maps.put_device(device.index, &device.device);
         let attached = put
@@ -172,8 +175,8 @@ impl Attachments {
         }
     }
 
-    /// Attaches programs to the interfaces that were recreated with the same index. It comes after new interfaces,
-    /// because it checks every interface.
+    /// Attaches programs to the interfaces that were recreated with the same index, if no event told of that. It takes
+    /// RTNL twice for each interface, and new pods wait for the same lock.
     fn attach_made_anew(&mut self, maps: &mut Maps, numbers: &Numbers) {
         for device in self.attached.extract(|index| self.datapath.forget_if_another(index)) {
             self.attach(device, maps, numbers);

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::node::watch::Published;
 use crate::node::{Address, ChangeSource, View};
 
 async fn refused(server: Server) -> String {
@@ -206,7 +207,8 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
             is_preferred: true,
         });
         let view = View { addresses: addresses.collect(), ..View::default() };
-        shows.send_replace(Some((view, ChangeSource::Event)))
+        let (view, at) = (Arc::new(view), std::time::Instant::now());
+        shows.send_replace(Some(Published { view, source: ChangeSource::Event, at }))
     };
     let (source, other) = ([127, 0, 0, 1].into(), [192, 0, 2, 1].into());
     drop(shown(&[other]));
