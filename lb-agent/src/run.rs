@@ -163,7 +163,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
         () = reload::changed(options, config.text.as_deref()) => End::Changed,
     };
     // Links stay pinned: ending the agent changes nothing for packets.
-    ServiceManager::stopping();
+    agent.manager.ends(end);
     agent.write_state();
     info!(?end, "agent stopping; data path stays active");
     Ok(end)

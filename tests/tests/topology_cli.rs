@@ -20,6 +20,7 @@ in_both_shapes!(
     run_that_cannot_begin_says_why,
     maps_that_lag_behind_the_source_are_a_finding,
     service_manager_is_notified_and_resources_are_taken,
+    service_manager_hears_of_a_reload_and_not_of_an_end,
 );
 
 /// An affinity timeout in seconds that outlasts the test.
@@ -241,6 +242,32 @@ fn maps_that_lag_behind_the_source_are_a_finding(shape: Shape) -> Result<()> {
     says(&agent, &diff, &["no differences"])
 }
 
+/// A service manager kills a process that goes on after `STOPPING=1`.
+fn service_manager_hears_of_a_reload_and_not_of_an_end(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape).nodes(1))?;
+    let flag = rig.configuration("masquerade: edge")?;
+    rig.start_agents(&[&flag])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let path = rig.node(0)?.directory().join("notify");
+    let manager = UnixDatagram::bind(&path)?;
+    manager.set_read_timeout(Some(Duration::from_mins(1)))?;
+    let hear = || -> Result<String> {
+        let mut text = [0; 512];
+        let length = manager.recv(&mut text).context("nothing more is said")?;
+        Ok(std::str::from_utf8(text.get(..length).unwrap_or_default())?.trim().to_owned())
+    };
+    agent.start_again_with(&[("NOTIFY_SOCKET", &path.display().to_string())])?;
+    ensure!(hear()? == "READY=1");
+    drop(rig.configuration("masquerade: kube-proxy")?);
+    let text = hear()?;
+    ensure!(text.starts_with("RELOADING=1\nMONOTONIC_USEC="), "{text}");
+    ensure!(hear()? == "READY=1");
+    agent.stop()?;
+    ensure!(hear()? == "STOPPING=1");
+    Ok(())
+}
+
 fn service_manager_is_notified_and_resources_are_taken(shape: Shape) -> Result<()> {
     // Upwards, because lowering the score needs CAP_SYS_RESOURCE, which not every machine gives to root.
     let mut rig = Rig::build(Topology::builder(shape))?;
@@ -259,7 +286,7 @@ fn service_manager_is_notified_and_resources_are_taken(shape: Shape) -> Result<(
     };
     let socket = path.display().to_string();
     agent.start_again_with(&[("NOTIFY_SOCKET", &socket), ("WATCHDOG_USEC", "2000000")])?;
-    hears("READY=1")?;
+    hears("READY=1\nWATCHDOG_USEC=2000000")?;
     hears("WATCHDOG=1")?;
     hears("WATCHDOG=1")?;
     let limits = std::fs::read_to_string(format!("/proc/{}/limits", agent.id()))?;

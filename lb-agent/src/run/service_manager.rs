@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 use tracing::{debug, info, warn};
 
+use super::error::End;
 use crate::config::Setting;
 use crate::syscall;
+
+/// Half of the timeout for signs of life while the agent starts again: it gives none before it is ready.
+const STARTS: Duration = Duration::from_mins(5);
 
 /// The service manager, if there is one.
 #[derive(Debug)]
 pub(super) struct ServiceManager {
-    /// Interval at which it wants a sign of life: half of the configured timeout.
+    /// Interval at which it wants a sign of life: half of the configured timeout (`WatchdogSec=`).
     every: Option<Duration>,
     /// Time of the last notification; `None` before readiness was reported.
     last: Option<Instant>,
@@ -28,7 +32,9 @@ impl ServiceManager {
 
     /// Notifies it that everything is programmed.
     pub(super) fn ready(&mut self) {
-        notify(&[NotifyState::Ready]);
+        let mut all = vec![NotifyState::Ready];
+        all.extend(self.every.map(|every| watchdog(every * 2)));
+        notify(&all);
         self.last = Some(Instant::now());
     }
 
@@ -40,15 +46,33 @@ impl ServiceManager {
         }
     }
 
-    /// Notifies it that the agent stops.
-    pub(super) fn stopping() {
-        notify(&[NotifyState::Stopping]);
+    /// Notifies it that the agent ends, or that it starts again in this process.
+    ///
+    /// After `STOPPING=1` the service manager would kill the process that goes on.
+    pub(super) fn ends(&self, end: End) {
+        let mut all = match end {
+            End::Asked => vec![NotifyState::Stopping],
+            // With a service of type `notify-reload` the time must come with it (`sd_notify(3)`).
+            End::Changed => [NotifyState::Reloading]
+                .into_iter()
+                .chain(NotifyState::monotonic_usec_now())
+                .collect(),
+        };
+        if end == End::Changed {
+            all.extend(self.every.map(|every| watchdog(every.max(STARTS) * 2)));
+        }
+        notify(&all);
     }
 
     /// Reports whether a notification is due before the next call, a second from now.
     fn is_due(&self, since: Duration) -> bool {
         self.every.is_some_and(|every| since + Duration::from_secs(1) > every)
     }
+}
+
+/// Sets the timeout of signs of life.
+fn watchdog(timeout: Duration) -> NotifyState<'static> {
+    NotifyState::WatchdogUsec(u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX))
 }
 
 fn notify(what: &[NotifyState<'_>]) {
