@@ -174,7 +174,9 @@ impl Accelerator {
         };
         let device = link.name.clone();
         let last = self.outcomes.remove(&link.index);
-        let changed = last.as_ref().is_none_or(|last| last.refused != refused);
+        // `status` finds the outcome by the name of the interface.
+        let is_same = |last: &Outcome| last.refused == refused && last.device == device;
+        let changed = !last.as_ref().is_some_and(is_same);
         let is_lost = refused.is_some() && last.as_ref().is_some_and(|last| last.is_lost);
         let keeps = last.and_then(|last| last.keeps);
         let outcome = Outcome { device: device.clone(), found: link.xdp, refused, keeps, is_lost };

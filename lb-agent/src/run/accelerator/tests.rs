@@ -72,6 +72,16 @@ fn tc_knows_of_what_an_earlier_run_left_until_it_is_off() {
 }
 
 #[test]
+fn another_name_of_a_device_is_a_change() {
+    let (mut kernel, mut accelerator) = (Kernel::default(), Accelerator::default());
+    let off = Acceleration::Off;
+    assert!(accelerator.apply(off, &[&veth(1)], &mut kernel, true));
+    assert!(!accelerator.apply(off, &[&veth(1)], &mut kernel, true));
+    let renamed = Link { name: "no-device-renamed".into(), ..veth(1) };
+    assert!(accelerator.apply(off, &[&renamed], &mut kernel, true));
+}
+
+#[test]
 fn tc_does_not_learn_what_no_device_takes() {
     let mut kernel =
         Kernel { refuses: [(1, "its driver does not support XDP")].into(), ..Kernel::default() };
