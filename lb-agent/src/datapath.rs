@@ -86,8 +86,8 @@ pub struct Datapath {
     held: BTreeMap<PathBuf, OwnedFd>,
     /// Indices of the interfaces with the XDP program.
     accelerated: BTreeSet<u32>,
-    /// Directory of the cgroup whose sockets are served.
-    cgroup: Option<File>,
+    /// Directory of the cgroup whose sockets are served, by its path and open.
+    cgroup: Option<(PathBuf, File)>,
     displaced: displaced::Displaced,
     /// Maps of another size that new ones replaced; kept until no program uses them.
     replaced: Vec<Replaced>,

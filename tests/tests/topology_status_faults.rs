@@ -57,6 +57,30 @@ fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
     says(1, "Interface      eth0            external NOT attached")
 }
 
+/// A directory that is made again under its name is another cgroup; the links went with the first one.
+#[test]
+fn hooks_return_to_a_cgroup_that_was_made_anew() -> Result<()> {
+    let (mut rig, _) = start(&[])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    let own = rig.node(0)?.cgroup().join("own");
+    fs::create_dir(&own)?;
+    agent.set_flag("--cgroup", &own.display().to_string());
+    agent.start_again()?;
+    let has = |count: usize| {
+        let said = agent.exit_said(&["status"])?;
+        ensure!(said.contains(&format!("Socket hooks   {count} of 4 attached")), "{said}");
+        Ok(())
+    };
+    has(4)?;
+    fs::remove_dir(&own)?;
+    wait_until_ok(SOON, "the hooks are gone with their cgroup", || has(0))?;
+    fs::create_dir(&own)?;
+    wait_until_ok(SOON, "the hooks are attached to the new cgroup", || has(4))?;
+    agent.stop()?;
+    Ok(fs::remove_dir(&own)?)
+}
+
 /// The main loop hangs in a system call, here until the time of the last sync is read from a pipe. Other threads answer
 /// health requests.
 #[test]

@@ -171,7 +171,7 @@ impl Datapath {
                 .map_err(|error| error.named(name))?;
             drop(self.held.insert(path, link));
         }
-        self.cgroup = Some(directory);
+        self.cgroup = Some((cgroup.to_owned(), directory));
         Ok(())
     }
 

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::os::fd::AsFd as _;
+use std::path::Path;
 use std::time::Instant;
 
 use tracing::{debug, warn};
@@ -74,7 +75,8 @@ impl Datapath {
             }
         }
         // Taken out, because `inspect_socket` needs the rest of `self`.
-        if let Some(cgroup) = self.cgroup.take() {
+        if let Some((path, opened)) = self.cgroup.take() {
+            let cgroup = current(&path, opened);
             for name in SOCKET_HOOKS {
                 match self.inspect_socket(name, &cgroup) {
                     Ok(fault) => findings.repaired.extend(fault),
@@ -89,7 +91,7 @@ impl Datapath {
                     }
                 }
             }
-            self.cgroup = Some(cgroup);
+            self.cgroup = Some((path, cgroup));
         }
         findings.problems.extend(self.displaced.problems(Instant::now()));
         findings
@@ -202,6 +204,19 @@ impl Datapath {
         drop(self.held.insert(path, link));
         warn!(hook = name, fault = fault.name(), "socket hook reattached");
         Ok(Some(fault))
+    }
+}
+
+/// Returns the directory that is at the path now, if the one that was opened is gone: a cgroup that was removed and made
+/// again is another one.
+fn current(path: &Path, opened: File) -> File {
+    let is_same = |there: &File| {
+        let inodes = (links::inode(there), links::inode(&opened));
+        matches!(inodes, (Ok(there), Ok(opened)) if there == opened)
+    };
+    match File::open(path) {
+        Ok(there) if !is_same(&there) => there,
+        Ok(_) | Err(_) => opened,
     }
 }
 
