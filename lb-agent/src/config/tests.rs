@@ -84,6 +84,14 @@ fn on_and_off_need_no_quotes() {
 }
 
 #[test]
+fn short_cuts_beside_kube_proxys_masquerade_are_a_warning() {
+    let warnings = |text| agent(text).unwrap().warnings;
+    let expected = "shortCuts: ignored because masquerade is kube-proxy".to_owned();
+    assert_eq!(warnings("shortCuts: on\nmasquerade: kube-proxy"), [expected]);
+    assert_eq!(warnings("shortCuts: on"), Vec::<String>::new());
+}
+
+#[test]
 fn an_error_has_its_place_its_field_and_what_is_allowed() {
     let text = agent("timeouts:\n  udp: soon\nmasquerade: always").unwrap_err().to_string();
     assert!(text.contains("line 4, column 8: timeouts.udp: \"soon\" is not allowed"), "{text}");
