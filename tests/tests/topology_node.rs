@@ -4,7 +4,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Service, node_object};
 use lb_tests::rig::{Rig, TARGET, ask, matrix, until, until_within};
@@ -25,6 +25,7 @@ in_both_shapes!(
     node_port_follows_the_addresses_of_the_node_object,
     addresses_that_the_map_refuses_are_a_problem_until_it_has_room,
     services_are_served_without_a_node_object,
+    flows_keep_their_ports_when_the_range_for_sources_changes,
     flows_to_the_other_node_outlive_the_address_that_stood_for_their_client,
 );
 
@@ -160,6 +161,40 @@ fn services_are_served_without_a_node_object(shape: Shape) -> Result<()> {
 }
 
 /// Contract 3.11: a client asks continuously from one port, through an address of the node that stays.
+/// The ports of masqueraded flows are outside of the range that new flows get.
+fn flows_keep_their_ports_when_the_range_for_sources_changes(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
+    rig.manifests().apply(&web.pods(&[rig.pod(1, 1)?]))?;
+    rig.start_agents(&[])?;
+    let mut agent = rig.take_agent(0)?;
+    let node = rig.node(0)?;
+    let mut kept = Vec::new();
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, node.addresses().socket(family, NODE_PORT));
+        for _ in 0..4 {
+            kept.push(rig.client().peer().keep(question)?);
+        }
+    }
+    let all_answer = |when: &str| -> Result<()> {
+        for (number, flow) in kept.iter().enumerate() {
+            drop(flow.ask().with_context(|| format!("flow {number} {when}"))?);
+        }
+        Ok(())
+    };
+    all_answer("at first")?;
+    node.netns().sysctl("net.ipv4.ip_local_port_range", "10000 65535")?;
+    wait_until_ok(SOON, "new flows get ports below 10000", || {
+        let status = agent.command(&["status"])?;
+        ensure!(status.contains("1024 to 9999") || status.contains("1024-9999"), "{status}");
+        Ok(())
+    })?;
+    all_answer("with another range")?;
+    agent.stop()?;
+    agent.start_again()?;
+    all_answer("after a restart")
+}
+
 fn flows_to_the_other_node_outlive_the_address_that_stood_for_their_client(
     shape: Shape,
 ) -> Result<()> {

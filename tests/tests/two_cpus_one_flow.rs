@@ -51,7 +51,7 @@ fn tables() -> Fake {
     let mut tables = Fake::node();
     tables.flow_capacity = CAPACITY;
     // Three ports for each flow, so that ports never run out.
-    tables.settings.node.source_port_low = Port::new(33_000);
+    tables.settings.node.set_source_ports(Port::new(33_000), Port::new(65_000));
     let [one, other] = [1, 2].map(|id| tables.add_service(id, &[(world::REMOTE4, false)]));
     tables.node_port(world::NODE4, Protocol::TCP, one);
     tables.cluster_ip(world::CLUSTER4, Protocol::TCP, one);

@@ -41,12 +41,16 @@ pub struct NodeSettings {
     pub address6: Ip,
     /// The addresses of the cluster's pods, IPv4 first; unset where they are not known.
     pub pods: [Prefix; 2],
-    /// Zero.
-    pub pad: u32,
+    /// Lowest port that a translated source of a flow may have: the range has changed since, with
+    /// `net.ipv4.ip_local_port_range`.
+    pub answer_port_low: Port,
+    /// Highest such port, inclusive.
+    pub answer_port_high: Port,
 }
 
 plain!(NodeSettings = 272 { netns_cookie, flags, socket_mode, source_port_low, source_port_high, secret, hairpin4,
-    hairpin6, own, lifetimes, local, address4, address6, pods, pad });
+    hairpin6, own, lifetimes, local, address4, address6, pods, answer_port_low,
+    answer_port_high });
 
 impl Default for NodeSettings {
     fn default() -> Self {
@@ -65,7 +69,8 @@ impl Default for NodeSettings {
             address4: Ip::UNSPECIFIED,
             address6: Ip::UNSPECIFIED,
             pods: [Prefix::default(); 2],
-            pad: 0,
+            answer_port_low: Port::NONE,
+            answer_port_high: Port::NONE,
         }
     }
 }
@@ -75,12 +80,18 @@ impl NodeSettings {
     const PRIVILEGED_LOW: u16 = 600;
     const UNPRIVILEGED: u16 = 1024;
 
-    /// Whether a port is one of those for translated sources.
+    /// Whether a translated source may have a port.
     #[inline(always)]
     pub const fn is_source_port(&self, port: Port) -> bool {
         let number = port.get();
-        number >= self.source_port_low.get() && number <= self.source_port_high.get()
+        number >= self.answer_port_low.get() && number <= self.answer_port_high.get()
             || Self::is_shared_port(port)
+    }
+
+    /// Sets the range of ports for translated sources.
+    pub const fn set_source_ports(&mut self, low: Port, high: Port) {
+        (self.source_port_low, self.source_port_high) = (low, high);
+        (self.answer_port_low, self.answer_port_high) = (low, high);
     }
 
     /// Whether a port is a privileged one for translated sources, which processes of the node choose as well: NFS

@@ -104,6 +104,8 @@ impl Fake {
             address6: node6,
             source_port_low: Port::new(61000),
             source_port_high: Port::new(65000),
+            answer_port_low: Port::new(61000),
+            answer_port_high: Port::new(65000),
             flags: Settings::ANSWER_ECHO,
             socket_mode: Settings::SOCKETS_ALL,
             ..NodeSettings::default()

@@ -157,7 +157,7 @@ fn what_is_not_ours_costs_no_look_up() {
     ] {
         let mut tables = Fake::node();
         // Most ports of pods are among those of our sources, by default.
-        tables.settings.node.source_port_low = Port::new(1);
+        tables.settings.node.answer_port_low = Port::new(1);
         let service = tables.add_service(1, &[(world::LOCAL4, true)]);
         tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
         tables.cluster_ip(world::CLUSTER6, Protocol::TCP, service);

@@ -2,6 +2,7 @@
 //! earlier run.
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use lb_common::addr::Ip;
@@ -27,13 +28,17 @@ pub(super) struct Facts {
     /// [`NodeSettings::secret`]. A restart with the same maps keeps it, so that all fragments of a datagram are treated
     /// alike.
     pub(super) secret: u32,
+    /// The ports that translated sources of flows may have, of this run and earlier ones.
+    answer_ports: Option<RangeInclusive<u16>>,
 }
 
 impl Facts {
     /// Starts with the addresses and prefixes of an earlier run, until the Node object is known.
     pub(super) fn after(before: &NodeSettings, config: Arc<Config>) -> Result<Self, Error> {
         let primary = Primary { v4: address(before.address4), v6: address(before.address6) };
+        let (low, high) = (before.answer_port_low.get(), before.answer_port_high.get());
         Ok(Self {
+            answer_ports: (high != 0).then_some(low..=high),
             identity: Identity::of(&config, primary),
             netns_cookie: netns_cookie()?,
             local: before.local,
@@ -48,6 +53,14 @@ impl Facts {
         self.identity.learn(&self.config, node, Primary { v4, v6 });
         self.local = self.config.local(Some(node));
         self.pods = self.config.pods(Some(node));
+    }
+
+    /// Widens the ports at which answers are looked up by those for new flows: flows keep their ports when
+    /// `net.ipv4.ip_local_port_range` changes. Returns all of them.
+    pub(super) fn widen(&mut self, ports: &RangeInclusive<u16>) -> RangeInclusive<u16> {
+        let earlier = self.answer_ports.get_or_insert_with(|| ports.clone());
+        *earlier = *earlier.start().min(ports.start())..=*earlier.end().max(ports.end());
+        earlier.clone()
     }
 
     /// Reports whether packets of known flows may bypass the stack. They may not with kube-proxy's masquerade, which

@@ -11,11 +11,12 @@ use crate::node::settings::{HAIRPIN4, HAIRPIN6, ports_of_translated_sources};
 
 impl Devices {
     /// Returns the settings for the current state of the node. Every field is named here, so that none is forgotten.
-    pub(in crate::run) fn settings(&self) -> NodeSettings {
+    pub(in crate::run) fn settings(&mut self) -> NodeSettings {
+        let ports = ports_of_translated_sources();
+        let answer_ports = self.facts.widen(&ports);
         let facts = &self.facts;
         let bypasses = if facts.has_short_cuts() { Settings::BYPASSES } else { 0 };
         let accelerated = if self.acceleration.may_be_on() { Settings::ACCELERATED } else { 0 };
-        let ports = ports_of_translated_sources();
         let primary = facts.identity.primary;
         let address = |ip: Option<IpAddr>| ip.map_or(Ip::UNSPECIFIED, Ip::from);
         let mut own = self.addresses.own();
@@ -40,7 +41,8 @@ impl Devices {
             address4: address(primary.v4),
             address6: address(primary.v6),
             pods: facts.pods,
-            pad: 0,
+            answer_port_low: Port::new(*answer_ports.start()),
+            answer_port_high: Port::new(*answer_ports.end()),
         }
     }
 }

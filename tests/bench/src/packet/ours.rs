@@ -50,8 +50,7 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     }
     if pair.of == Of::Remote {
         // Clients of the ring must count as the node's own masquerade sources.
-        node.settings.node.source_port_low = Port::new(1);
-        node.settings.node.source_port_high = Port::new(u16::MAX);
+        node.settings.node.set_source_ports(Port::new(1), Port::new(u16::MAX));
         for position in 0..ring::entries(flows) {
             let source = ring::client(position, flows, kind.family).ip;
             node.settings.node.own.add(&source);

@@ -83,7 +83,7 @@ fn flow_that_was_protected_during_a_search_keeps_its_port() {
     let (mut tables, ..) = node();
     let ports = (61_000, 61_000 + WIDTH - 1);
     let node = &mut tables.settings.node;
-    (node.source_port_low, node.source_port_high) = (Port::new(ports.0), Port::new(ports.1));
+    node.set_source_ports(Port::new(ports.0), Port::new(ports.1));
     let ask = |tables: &Fake, number: u16| {
         let client = format!("203.0.113.9:{}", 50_000 + number);
         let comes = step(Hook::EdgeIngress, &Datagram::syn(&client, world::NODE4));
