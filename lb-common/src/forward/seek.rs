@@ -175,7 +175,7 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     let (tuple, view) = (&headers.key.tuple, shape.view(headers));
     let class = classify::egress(packet, tables, settings, (tuple, view.v4), shape.role(*role));
     if class == Class::NoService {
-        return without_flow::<S, T>(tables, settings, headers, found, shape.role(*role));
+        return without_flow::<S, T>(tables, settings, headers, found);
     }
     let may_ask = class != Class::Backend;
     if S::PLAIN && (may_ask || close::begins_or_ends(view)) {
@@ -204,7 +204,7 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
         if may_have_our_source && direct::has_our_source(tables, settings, headers, found) {
             return Ok(Next::Masquerade);
         }
-        return without_flow::<S, T>(tables, settings, headers, found, role);
+        return without_flow::<S, T>(tables, settings, headers, found);
     }
     let flow = shape.flow(packet, found);
     match flow.kind {
@@ -238,9 +238,8 @@ fn without_flow<S: Shape, T: Tables>(
     settings: &Settings,
     headers: &Headers,
     found: &mut Found,
-    role: Role,
 ) -> Step<Next> {
-    if direct::may_be_own(settings, &headers.key.tuple, role) {
+    if direct::may_be_own(settings, &headers.key.tuple) {
         if S::PLAIN {
             return GIVE_UP;
         }

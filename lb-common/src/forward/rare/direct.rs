@@ -172,11 +172,10 @@ fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &m
 ///
 /// All numbers of the usual range count: the `NodePort` may be created while the connection is open.
 #[inline(always)]
-pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple, role: Role) -> bool {
-    role != Role::Host
-        && (settings.may_become_node_port(tuple.source_port)
-            || NodeSettings::is_shared_port(tuple.source_port)
-            || settings.services.may_be_vip(&tuple.source))
+pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple) -> bool {
+    (settings.may_become_node_port(tuple.source_port)
+        || NodeSettings::is_shared_port(tuple.source_port)
+        || settings.services.may_be_vip(&tuple.source))
         && settings.node.may_be_own(&tuple.source)
 }
 

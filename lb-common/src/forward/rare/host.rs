@@ -15,6 +15,7 @@ use crate::forward::begin::ports;
 use crate::forward::exit::{self, ExitTo, next_hop};
 use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts, refuse, touch};
+use crate::forward::rare::direct;
 use crate::forward::seek::{follow, inherited};
 use crate::forward::{
     Asker, Begin, Choice, Exit, Found, Next, Refusal, Role, Scratch, Step, choose, classify, life,
@@ -54,7 +55,7 @@ pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
     if is_first {
         packet.part(tables, scratch, Part::Prepare)?;
         ports::tries(packet, tables, scratch, Part::ReserveOwn)?;
-        packet.part(tables, scratch, Part::Stand)?;
+        packet.part(tables, scratch, Part::Commit)?;
     } else {
         touch(packet, tables, scratch)?;
     }
@@ -86,7 +87,14 @@ pub(in crate::forward) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> 
     {
         return Ok(());
     }
+    if direct::may_be_own(settings, &headers.key.tuple) {
+        // The reply to this packet, too, may look like a request to a NodePort.
+        direct::record_own(tables, settings, headers, found);
+    }
     if located != Err(Refusal::Pass(PassReason::NotOurs)) {
+        if !known && direct::is_own_answer(tables, settings, headers) {
+            return Err(Verdict::Pass(PassReason::NotOurs));
+        }
         inherited::leaves(tables, settings, headers)?;
     }
     if let Err(why) = located {

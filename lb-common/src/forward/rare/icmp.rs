@@ -206,8 +206,7 @@ fn redirected<P: Packet>(packet: &P, view: &View) -> Option<usize> {
 
 /// Stops a redirect about a translated flow: its client must not be told to send around this node.
 ///
-/// The last packet of a flow may remove the flow before the stack sees that packet, so a redirect about any backend is
-/// stopped.
+/// The entry of a closed or transient flow may have been displaced by now, so a redirect about any backend is stopped.
 #[inline(never)]
 fn redirect<P: Packet, T: Tables>(
     packet: &P,
