@@ -126,15 +126,12 @@ fn has_port(call: &Call) -> bool {
     call.local.port != Port::NONE
 }
 
-/// Whether the socket is bound to an address other than the node's own one: source ranges see that address, and replies
-/// of other nodes may find no route back to it.
+/// Whether the socket is bound to an address other than the node's own one: source ranges see that address, replies of
+/// other nodes may find no route back to it, and the kernel sends nothing from a loopback address to another host.
 #[inline(always)]
 fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
     let local = &call.local.ip;
-    !local.is_unspecified()
-        && !local.is_loopback()
-        && *local != settings.node.address4
-        && *local != settings.node.address6
+    !local.is_unspecified() && *local != settings.node.address4 && *local != settings.node.address6
 }
 
 /// Whether the client's address decides the outcome of a call.

@@ -121,7 +121,7 @@ fn socket_that_is_bound_to_another_address_is_left_to_its_packets() {
     for (local, is_served) in [
         ("0.0.0.0:0", true),
         ("192.168.0.10:0", true),
-        ("127.0.0.1:0", true),
+        ("127.0.0.1:0", false),
         ("198.51.100.1:0", false),
         ("10.1.0.5:0", false),
     ] {
