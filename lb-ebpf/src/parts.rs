@@ -112,7 +112,7 @@ functions! {
         Prepare: prepare;
         Reserve: reserve;
         ReserveOwn: reserve_own;
-        Stand: stand;
+        Commit: commit;
         HostSeek: host_seek;
     }
     Parse: parse l3_parse frame_parse;

@@ -147,7 +147,7 @@ fn write_forward(
 /// Then stores what later packets need: affinity, and the ports of a fragmented datagram. The first packet follows the
 /// forward entry from here on.
 #[inline(always)]
-pub(super) fn stand<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(super) fn commit<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, fragment, .. } = scratch;
     (found.key, found.flow) = (headers.key, pair.forward);
     // With the low bits of the clock an expired entry would count as alive whenever these are equal to the tick. The
@@ -232,7 +232,8 @@ pub(super) fn make_reply<T: Flows>(
     device: u32,
 ) -> bool {
     write_reply(&found.key, &found.flow, device, &mut pair.reply);
-    let stands = matches!(ports::stand(tables, pair), Ok(Reservation::Made | Reservation::Found));
+    let stands =
+        matches!(ports::add_reply(tables, pair), Ok(Reservation::Made | Reservation::Found));
     if !stands {
         tables.remove_flow(&found.key);
     }

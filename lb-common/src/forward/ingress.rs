@@ -57,7 +57,7 @@ fn path<P: Parts<T>, T: Tables>(
     if matches!(scratch.next, Next::First | Next::Direct) {
         packet.part(tables, scratch, Part::Prepare)?;
         ports::tries(packet, tables, scratch, Part::Reserve)?;
-        packet.part(tables, scratch, Part::Stand)?;
+        packet.part(tables, scratch, Part::Commit)?;
     }
     if scratch.next == Next::First {
         scratch.exit.to = ExitTo::Stack;
@@ -84,7 +84,7 @@ fn follow<P: Parts<T>, T: Tables>(
     }
     packet.part(tables, scratch, Part::Rewrite)?;
     if packet.is_at_xdp() && scratch.exit.to == ExitTo::NextHop {
-        // The entry by which the packet leaves is marked too.
+        // A redirected frame skips egress, which would have marked this entry: the flow would expire under traffic.
         touch(packet, tables, scratch)?;
     }
     let what = exit::translation(scratch.found.flow.kind);

@@ -84,14 +84,14 @@ parts! {
     alone {
         /// Gives a later fragment that goes out the ports of its datagram.
         Recall => fragments::recall;
-        /// Writes the entries of a flow that begins.
+        /// Builds the forward and the reply entry of a new flow in working memory; the tables have neither yet.
         Prepare => begin::prepare;
         /// Takes the reply tuple of a flow that begins.
         Reserve => ports::reserve;
         /// Takes a reply tuple for a flow of this host that begins.
         ReserveOwn => ports::own;
-        /// Makes the entries of a flow that begins.
-        Stand => begin::stand;
+        /// Writes the entries of a new flow to the tables, the forward one last.
+        Commit => begin::commit;
         /// Finds the flow of a packet of this host, or its service.
         HostSeek => host::seek;
     }

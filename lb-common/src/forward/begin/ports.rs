@@ -114,7 +114,7 @@ pub(in crate::forward) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> S
     let settings = ready(tables)?;
     let Scratch { headers: Headers { key, .. }, pair, search, .. } = scratch;
     search.node_port = Frontend::node_port(pair.forward.to.source, Port::NONE, key.protocol);
-    let reservation = seek(tables, settings, key, pair, search, true);
+    let reservation = try_port(tables, settings, key, pair, search, true);
     reserved(pair, reservation)
 }
 
@@ -166,7 +166,7 @@ fn shift<T: Tables>(
     pair: &mut Pair,
     search: &mut Search,
 ) -> Result<Reservation, DropReason> {
-    let reservation = seek(tables, settings, key, pair, search, false)?;
+    let reservation = try_port(tables, settings, key, pair, search, false)?;
     tables.count(Event::PortShifted);
     Ok(reservation)
 }
@@ -183,7 +183,7 @@ fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choic
         && settings.node.is_pod(source) == Some(true)
 }
 
-/// Puts the reply under its key, unless another flow has that key: see [`stand`].
+/// Puts the reply under its key, unless another flow has that key: see [`add_reply`].
 ///
 /// A reply of the same flow counts as success: of two first packets at once, on two CPUs, the later one takes the port
 /// that the earlier one found. A tuple that netfilter uses counts as a protected flow's; with `asks_own`, so does one
@@ -203,7 +203,7 @@ fn take<T: Flows + Filters>(
         (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);
         return Ok(Reservation::Taken);
     }
-    let reservation = stand(tables, pair)?;
+    let reservation = add_reply(tables, pair)?;
     let Entry { key, flow } = &pair.reply;
     if reservation == Reservation::Found && !tables.put_flow(key, flow) {
         return Err(DropReason::FlowTableFull);
@@ -214,7 +214,7 @@ fn take<T: Flows + Filters>(
 /// Makes sure that the reply is in the table under its key, unless another flow has that key: then its entry becomes
 /// the occupant.
 #[inline(always)]
-pub(in crate::forward) fn stand<T: Flows>(
+pub(in crate::forward) fn add_reply<T: Flows>(
     tables: &T,
     pair: &mut Pair,
 ) -> Result<Reservation, DropReason> {
@@ -236,7 +236,7 @@ pub(in crate::forward) fn stand<T: Flows>(
 /// Where all ports of a round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
 /// unanswered requests takes no port away. [`Search::goes_on`] requests the next try.
 #[inline(always)]
-fn seek<T: Tables>(
+fn try_port<T: Tables>(
     tables: &T,
     settings: &Settings,
     client: &FlowKey,

@@ -11,7 +11,7 @@ pub struct Found {
     /// The key of the entry: that of the packet's headers. Only a packet that bypasses the stack (`bypass`, `redirect`)
     /// has the key of the entry by which it leaves.
     pub key: FlowKey,
-    /// The entry: found by [`Found::look_up`], or written for the packet that begins the flow (`begin::stand`).
+    /// The entry: found by [`Found::look_up`], or written for the packet that begins the flow (`begin::commit`).
     pub flow: Flow,
     /// The entry of the other direction of that flow, once [`Found::find_opposite`] has looked for it.
     pub opposite: Entry,

@@ -1,6 +1,6 @@
 //! The source of a masqueraded flow: an address of this node, and a port of the reserved range.
 
-use super::{Reservation, Search, seek};
+use super::{Reservation, Search, try_port};
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::{DropReason, Event, Verdict};
@@ -44,7 +44,7 @@ fn translate_source<P: Packet, T: Tables>(
         let source = pair.forward.to.source;
         search.node_port = Frontend::node_port(source, Port::NONE, found.key.protocol);
     }
-    let _reservation: Reservation = seek(tables, settings, &found.key, pair, search, true)?;
+    let _reservation: Reservation = try_port(tables, settings, &found.key, pair, search, true)?;
     found.flow = pair.forward;
     if tables.put_flow(&found.key, &found.flow) {
         return Ok(());
