@@ -66,7 +66,7 @@ pub struct Config {
     pub healthz: Setting<Option<SocketAddr>>,
     /// `metricsBindAddress`; `None` disables.
     pub metrics: Setting<Option<SocketAddr>>,
-    /// `mode`: accepted without effect.
+    /// `mode`: selects the section whose `masqueradeAll` and `syncPeriod` count. The data path is eBPF in any case.
     pub mode: Setting<String>,
     /// `clusterCIDR`, up to one of each family.
     pub cluster_cidr: Setting<Vec<IpNet>>,

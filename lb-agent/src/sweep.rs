@@ -1,8 +1,8 @@
 //! Removes expired flows from the tables where nothing displaces them, and expired affinity. Flows that are masqueraded
 //! with an address that is gone get another source.
 //!
-//! The data path works without this: it treats an idle flow as absent, and removes closed ones by itself. A sweep makes
-//! room in the tables. It reads each entry once and remembers only those that may have expired.
+//! The data path works without this: it treats an idle flow as absent, and moves closed ones to the transient tables,
+//! where newer entries displace them. A sweep makes room in the tables. It reads each entry once and remembers only those that may have expired.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -35,10 +35,10 @@ pub(crate) fn print_or_watch(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the text of one list.
+/// A function that renders one list from the pins.
 type List = fn(&Path, &Scope, Format) -> Result<String, show::Error>;
 
-/// A list of what belongs to services.
+/// Prints a list, once or with `--watch` after each change.
 pub(crate) fn listed(options: &Services, list: List) -> Result<ExitCode> {
     let Services { pins, scope, format, repeat } = options;
     print_or_watch(*repeat, || Ok(list(&pins.bpf_dir, scope, *format)?))
@@ -161,7 +161,7 @@ pub(crate) fn migrate(file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Takes everything off, where asked after the last flow.
+/// Removes the data path, with `--drain` only once the last flow has ended.
 pub(crate) fn drain_and_cleanup(options: &Cleanup) -> Result<ExitCode> {
     let dir = &options.pins.bpf_dir;
     if options.drain {

@@ -2,8 +2,8 @@
 //!
 //! Every translation is two *entries*, one per direction. Each entry holds the tuple that its packets get, and the key
 //! of the other entry follows from that tuple turned round ([`FlowKey::opposite`]); so no entry needs a pointer, and an
-//! entry without its opposite can be recognised. A flow of an outside client to a remote backend has a second pair,
-//! created where it leaves the node: the *masquerade*.
+//! entry without its opposite can be recognised. A masqueraded flow has a second pair, made where it leaves the
+//! node: at an external interface, with `masquerade: kube-proxy` also at a pod's.
 
 mod affinity;
 mod entry;
@@ -35,7 +35,7 @@ impl Kind {
     pub const FORWARD: Self = Self(1);
     /// Backend to client: the source becomes the frontend.
     pub const REPLY: Self = Self(2);
-    /// Client to backend, leaving by an external interface: the source becomes an address of this node. `to.source` is
+    /// Client to backend, where a masqueraded flow leaves: the source becomes an address of this node. `to.source` is
     /// unspecified until the first packet leaves.
     pub const MASQUERADE: Self = Self(3);
     /// Backend to that address of this node: the destination becomes the client again.

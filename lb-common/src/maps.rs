@@ -1,8 +1,8 @@
 //! Every pinned map, declared once (ADR 0041): name, kind, key, value, default size, content, author.
 //!
 //! `maps!` hands the list to a macro of its caller. `lb-ebpf` makes its statics of it, `lb-agent::maps` its handles,
-//! shapes and copies, and a test there holds the table in `docs/concepts.md` to the list. Maps that are not pinned
-//! (working memory, socket storage, tail calls) are declared in `lb-ebpf/src/maps.rs` alone.
+//! shapes and copies, and a test there holds the table in `docs/concepts.md` to the list. Maps that live as long
+//! as one load of the programs (working memory, tail calls), and those of sockets, are declared in `lb-ebpf/src/maps.rs`.
 
 /// The content of a map. It decides what a resize and an upgrade to another layout do with the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -95,7 +95,7 @@ pub struct NodePortAddresses {
     pub primary: bool,
     /// Every address of the node accepts `NodePorts`.
     pub all: bool,
-    /// Loopback addresses, through the socket hooks.
+    /// Loopback addresses: at connect(2), and by packet at `lo` (ADR 0027).
     pub localhost: bool,
     /// Every address inside these prefixes.
     pub cidrs: Vec<IpNet>,
@@ -139,7 +139,7 @@ impl NodePortAddresses {
     /// that family.
     pub fn accepts(&self, ip: IpAddr, primary: Option<IpAddr>) -> bool {
         if ip.is_loopback() {
-            // Loopback is served by the socket hooks, not by address.
+            // Loopback has a setting of its own (`localhostNodePorts`).
             return false;
         }
         let mut cidrs =

@@ -91,7 +91,11 @@ impl Snapshot {
         let done = [
             ("lb_map_operations", "Successful map writes", &numbers.operations),
             ("lb_map_failures", "Failed map writes; each is retried", &numbers.failures),
-            ("lb_flows_swept", "Flow entries removed: idle, or without a backend", &numbers.swept),
+            (
+                "lb_flows_swept",
+                "Protected flow entries removed after their idle timeout",
+                &numbers.swept,
+            ),
         ];
         for (name, help, number) in done {
             single(to, name, help, load(number))?;

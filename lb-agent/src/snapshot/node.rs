@@ -25,7 +25,7 @@ pub struct NodeSpec {
     pub deleting: bool,
     /// The taint `ToBeDeletedByClusterAutoscaler` is set.
     pub to_be_deleted: bool,
-    /// The problems of the object.
+    /// Fields that were left out because they are invalid; `status` and an Event name them.
     pub problems: Box<[Finding]>,
 }
 

@@ -48,7 +48,7 @@ pub struct ServiceSpec {
     pub affinity: Option<u32>,
     /// `spec.healthCheckNodePort`, 0 for none.
     pub health_check_node_port: u16,
-    /// The problems of the object.
+    /// Fields that were left out because they are invalid; `status` and an Event name them.
     pub problems: Box<[Finding]>,
 }
 

@@ -37,7 +37,7 @@ pub struct SliceSpec {
     pub endpoints: Box<[EndpointSpec]>,
     /// The time of the change that led to this state, if the slice has it.
     pub triggered: Option<Timestamp>,
-    /// The problems of the object.
+    /// Fields that were left out because they are invalid; `status` and an Event name them.
     pub problems: Box<[Finding]>,
 }
 

@@ -39,7 +39,7 @@ impl Settings {
     pub const NO_DETECTOR: u32 = 4;
     /// ICMP echo requests to a ClusterIP are answered; without the flag they are rejected.
     pub const ANSWER_ECHO: u32 = 8;
-    /// `NodePorts` are served on loopback addresses, by the socket hooks.
+    /// `NodePorts` are served on loopback addresses: at connect(2), and by packet at `lo` (ADR 0027).
     pub const LOOPBACK_NODE_PORTS: u32 = 16;
     /// A client is local by [`NodeSettings::local`], not by its interface.
     pub const LOCAL_BY_PREFIX: u32 = 32;

@@ -42,7 +42,8 @@ pub(in crate::forward) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &F
         || view.piece == Piece::First
 }
 
-/// Marks the entry that a packet follows as seen; only this part reads the clock itself.
+/// Marks the entry that a packet follows as seen. The fast path leaves this to a part, because reading the clock costs
+/// a call of the kernel.
 ///
 /// Where the packet ends its connection, or completes the proof that both ends are there, the flow moves to the other
 /// table.
