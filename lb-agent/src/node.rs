@@ -23,7 +23,9 @@ pub mod watch;
 pub use acceleration::{Hardware, refusal};
 pub use identity::{Identity, LocalClients, Primary};
 pub(crate) use roles::assignments_among;
-pub use roles::{Assignment, addresses, ambiguous, assignments, stranded, unreadable, unserved};
+pub use roles::{
+    Assignment, addresses, ambiguous, assignments, kept, stranded, unreadable, unserved,
+};
 pub use routed::RoutedInterfaces;
 pub use view::{Address, Head, Link, LinkKind, View};
 pub use watch::ChangeSource;

@@ -104,6 +104,11 @@ impl<'a> Leads<'a> {
             && !leads_out()
     }
 
+    /// Reports whether an interface carries the packets of another one above it.
+    pub(super) fn carries(&self, link: &Link) -> bool {
+        self.carriers.contains(&link.index)
+    }
+
     /// Returns the interface that carries the packets of `link`: the one below it, or itself as the port of a bond.
     fn carrier(&self, link: &Link) -> Option<u32> {
         let controller = link.controller.and_then(|index| self.view.links.get(&index));

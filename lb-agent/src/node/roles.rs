@@ -61,6 +61,33 @@ pub(crate) fn assignments_among(
     wanted.filter_map(assignment).collect()
 }
 
+/// Returns the assignments of external interfaces that stay although they have no role now.
+///
+/// Such an interface has no network and no route, as while a routing daemon or a network manager sets it up again.
+/// Without programs the kernel would answer the first segments of open connections by a reset when the routes are back.
+/// A port of a bridge or a bond, and an interface below another external one, carry packets that others handle. A tunnel
+/// is served while it is up.
+pub fn kept(
+    view: &View,
+    node: &Identity,
+    before: impl Iterator<Item = Assignment>,
+    wanted: &[Assignment],
+) -> Vec<Assignment> {
+    let leads = Leads::of(view, node);
+    let stays = |before: &Assignment| {
+        let link = view.links.get(&before.index).filter(|link| link.number == before.number);
+        before.role == Role::External
+            && node.external.is_empty()
+            && !wanted.iter().any(|it| it.index == before.index)
+            && link.is_some_and(|link| {
+                link.kind != LinkKind::Tunnel
+                    && view.bridge_of(link).is_none()
+                    && !leads.carries(link)
+            })
+    };
+    before.filter(stays).collect()
+}
+
 /// Returns the values of `ADDRESSES`: the node's addresses, and those that serve `NodePorts` (contract 3.5).
 pub fn addresses(view: &View, node: &Identity) -> BTreeMap<Ip, u32> {
     let mut all: BTreeMap<Ip, u32> = BTreeMap::new();

@@ -34,7 +34,7 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::{Published, PublishedView};
 use crate::node::{
-    Primary, View, addresses, assignments, hidden, settings as node_settings, stranded,
+    Primary, View, addresses, assignments, hidden, kept, settings as node_settings, stranded,
 };
 use crate::snapshot::NodeSpec;
 
@@ -113,9 +113,10 @@ impl Devices {
     pub(super) fn apply(&mut self, is_known: bool, numbers: &Numbers) {
         let Some(view) = self.view.as_ref().filter(|_| !self.attachments.is_held()) else { return };
         let identity = &self.facts.identity;
-        let wanted = assignments(view, identity);
+        let mut wanted = assignments(view, identity);
         let own = addresses(view, identity);
         self.stranded = stranded(view, &wanted);
+        wanted.extend(kept(view, identity, self.attachments.all(), &wanted));
         let reports = Reports::of(view, identity);
         self.attachments.apply(wanted, is_known, &mut self.maps, numbers);
         self.attachments.open(identity);

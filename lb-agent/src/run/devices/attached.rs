@@ -23,6 +23,11 @@ impl Attached {
         self.devices.get(&device.index) == Some(device)
     }
 
+    /// Returns all assignments.
+    pub(super) fn all(&self) -> impl Iterator<Item = Assignment> {
+        self.devices.values().cloned()
+    }
+
     pub(super) fn insert(&mut self, device: Assignment) {
         drop(self.devices.insert(device.index, device));
     }

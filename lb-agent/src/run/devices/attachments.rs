@@ -68,6 +68,11 @@ impl Attachments {
         (&mut self.datapath, &mut self.attached)
     }
 
+    /// Returns the assignments of all interfaces with programs.
+    pub(super) fn all(&self) -> impl Iterator<Item = Assignment> {
+        self.attached.all()
+    }
+
     /// Opens another set of handles to the maps.
     pub(super) fn maps(&self) -> Result<Maps, Error> {
         Ok(self.datapath.maps()?)
