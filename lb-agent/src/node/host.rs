@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::sync::watch::Receiver;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 pub use error::Error;
 use loopback::Loopback;
@@ -30,8 +30,13 @@ fn connect() -> Result<rtnetlink::Handle, Error> {
 
 /// Makes the loopback interface accept what the programs send there.
 ///
-/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8.
-pub async fn open_loopback(record: &Path, serves_loopback: bool) -> Result<(), Error> {
+/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8. A
+/// setting of IPv6 that cannot be written (`/proc/sys` is read-only in a container) is an error only if it is needed.
+pub async fn open_loopback(
+    record: &Path,
+    serves_loopback: bool,
+    needs_v6: bool,
+) -> Result<(), Error> {
     let handle = connect()?;
     let now = Loopback::read(&handle).await?;
     let wanted = now.opened(serves_loopback);
@@ -39,26 +44,35 @@ pub async fn open_loopback(record: &Path, serves_loopback: bool) -> Result<(), E
         // Saved before the write, so that cleanup can restore the settings after a crash.
         now.keep(record)?;
         wanted.write(&handle).await?;
-        info!(?now, ?wanted, "loopback interface configured for packets of host processes");
+        match wanted.write_v6(now) {
+            Err(error) if needs_v6 => return Err(error),
+            Err(error) => debug!(%error, "no address of IPv6 needs this setting"),
+            Ok(()) => {
+                info!(?now, ?wanted, "loopback interface configured for packets of host processes");
+            }
+        }
     }
     Ok(())
 }
 
 /// Keeps the routes and the loopback interface as they must be, until the sender of frontends is dropped.
 pub async fn follow(mut frontends: Receiver<Frontends>, record: PathBuf, serves_loopback: bool) {
-    let mut failed = false;
+    let mut failed = [false; 2];
     loop {
         let wanted = frontends.borrow_and_update().clone();
+        let needs_v6 = wanted.sources.v6.is_some();
         // The routes are set even if the loopback interface failed here: it may be as needed already.
-        let opened = open_loopback(&record, serves_loopback).await;
-        match opened.and(set_routes(&wanted).await) {
-            Ok(()) => failed = false,
-            Err(error) if !failed => {
-                failed = true;
-                let error = crate::chain(&error);
-                warn!(error, "host processes may not reach all frontends; retrying");
+        let opened = open_loopback(&record, serves_loopback, needs_v6).await;
+        for (result, failed) in [opened, set_routes(&wanted).await].into_iter().zip(&mut failed) {
+            match result {
+                Ok(()) => *failed = false,
+                Err(error) if !*failed => {
+                    *failed = true;
+                    let error = crate::chain(&error);
+                    warn!(error, "host processes may not reach all frontends; retrying");
+                }
+                Err(_) => {}
             }
-            Err(_) => {}
         }
         tokio::select! {
             changed = frontends.changed() => if changed.is_err() { return },
@@ -86,7 +100,9 @@ pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
             done.push("routes to frontends");
         }
         if let Some(before) = Loopback::recorded(record) {
+            let now = Loopback::read(&handle).await?;
             before.write(&handle).await?;
+            before.write_v6(now)?;
             // Only after the settings are restored: an interrupted run is repeated with the same file.
             std::fs::remove_file(record).map_err(|error| Error::System("note", error))?;
             done.push("settings of the loopback interface");

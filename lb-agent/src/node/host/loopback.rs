@@ -66,21 +66,25 @@ impl Loopback {
         }
     }
 
-    /// Writes the settings.
+    /// Writes the settings of IPv4.
     pub(super) async fn write(self, handle: &Handle) -> Result<(), Error> {
         let mut message = LinkMessage::default();
         message.header.index = INDEX;
         let inet = AfSpecInet::Other(DefaultNla::new(INET_CONF | NLA_F_NESTED, self.nested()));
         message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet(vec![inet])]));
         let written = handle.link().set(message).execute().await;
-        written.map_err(|error| Error::Netlink("settings of the loopback interface", error))?;
-        // Netlink has no attribute for IPv6 forwarding of an interface, only the sysctl can set it.
-        if Self::read(handle).await?.forwarding_v6 != self.forwarding_v6 {
-            let value = if self.forwarding_v6 { "1" } else { "0" };
-            fs::write(FORWARDING_V6, value)
-                .map_err(|error| Error::System("net.ipv6.conf.lo.forwarding", error))?;
+        written.map_err(|error| Error::Netlink("settings of the loopback interface", error))
+    }
+
+    /// Writes the setting of IPv6 if it differs from the current one.
+    pub(super) fn write_v6(self, now: Self) -> Result<(), Error> {
+        if now.forwarding_v6 == self.forwarding_v6 {
+            return Ok(());
         }
-        Ok(())
+        // Netlink has no attribute for IPv6 forwarding of an interface, only the sysctl can set it.
+        let value = if self.forwarding_v6 { "1" } else { "0" };
+        let written = fs::write(FORWARDING_V6, value);
+        written.map_err(|error| Error::System("net.ipv6.conf.lo.forwarding", error))
     }
 
     /// Returns the IPv4 settings as nested attributes.
