@@ -162,7 +162,9 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
         end = agent.work((events, views), shared, &mut stop) => end,
         () = reload::changed(options, config.text.as_deref()) => End::Changed,
     };
-    // Links stay pinned: ending the agent changes nothing for packets.
+    // Links stay pinned, so ending the agent changes nothing for packets. The inspection restores pins that were removed
+    // a moment ago: without them the links would end with this process.
+    agent.inspect();
     agent.manager.ends(end);
     agent.write_state();
     info!(?end, "agent stopping; data path stays active");
@@ -175,7 +177,7 @@ async fn prepare_host_stack(config: &Config) -> watch::Sender<Frontends> {
     let record = loopback_file(&config.bpf_dir.value);
     let serves_loopback = config.localhost_node_ports.value;
     // The programs send packets of this host's processes to that interface.
-    if let Err(error) = node::host::open_loopback(&record, serves_loopback).await {
+    if let Err(error) = node::host::open_loopback(&record, serves_loopback, false).await {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
     }

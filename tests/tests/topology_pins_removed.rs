@@ -104,6 +104,20 @@ fn removed_directory_of_pins_comes_back_and_no_question_is_lost() -> Result<()> 
     Ok(())
 }
 
+/// The links would end with the process.
+#[test]
+fn pins_that_were_removed_before_an_end_come_back_first() -> Result<()> {
+    let (mut rig, web) = start()?;
+    let directory = rig.node(0)?.bpf().join(LAYOUT);
+    let before = pins(&directory.join("links"))?;
+    let mut agent = rig.take_agent(0)?;
+    fs::remove_dir_all(&directory)?;
+    agent.stop()?;
+    ensure!(pins(&directory.join("links"))? == before, "not all pins of links are back");
+    drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
+    Ok(())
+}
+
 #[test]
 fn removed_pins_of_maps_come_back_as_the_same_maps() -> Result<()> {
     let (rig, web) = start()?;
