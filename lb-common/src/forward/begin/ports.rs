@@ -7,7 +7,7 @@ mod tests;
 
 pub(in crate::forward) use self::masquerade::masquerade;
 pub(in crate::forward) use self::over::is_over;
-use self::over::{STALE, end_idle};
+use self::over::{STALE, end_idle, last_seen};
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
@@ -274,7 +274,10 @@ fn try_port<T: Tables>(
         let may_go = !occupant.is_protected()
             || end_idle(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite);
         if may_go && occupant.seen < search.silent_since {
-            (search.oldest, search.silent_since) = (port, occupant.seen);
+            let seen = last_seen(tables, (&reply.key, occupant), occupant_opposite);
+            if seen < search.silent_since {
+                (search.oldest, search.silent_since) = (port, seen);
+            }
         }
     }
     // A flow that was silent for so long is over: more tries would only cost time.

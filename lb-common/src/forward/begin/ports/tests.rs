@@ -118,6 +118,36 @@ fn flow_that_was_protected_during_a_search_keeps_its_port() {
     assert_eq!((after[&oldest], after[&oldest.opposite(&flow)].kind), (flow, Kind::MASQUERADE));
 }
 
+/// A collector gets datagrams and never answers. Another flow that needs a port takes that of an older one.
+#[test]
+fn unanswered_flow_in_use_keeps_its_port() {
+    let mut tables = Fake::node();
+    let service = tables.add_service(1, &[(world::REMOTE4, false)]);
+    tables.node_port(world::NODE4, Protocol::UDP, service);
+    tables.settings.node.set_source_ports(Port::new(61_000), Port::new(61_001));
+    let sends = |tables: &Fake, number: u16, seconds: u64| {
+        tables.clock.set(tables.clock.get() + seconds * 1_000_000_000);
+        let client = format!("203.0.113.9:{}", 50_000 + number);
+        let datagram =
+            |to: &str| Datagram::new(at(&client), at(to), crate::fake::Transport::Udp(true));
+        let comes = step(Hook::EdgeIngress, &datagram(world::NODE4));
+        let leaves = step(Hook::EdgeEgress, &datagram(world::REMOTE4));
+        let _followed = run(&comes, tables);
+        let (verdict, packet) = run(&leaves, tables);
+        assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
+        packet
+    };
+    let first = sends(&tables, 0, 0);
+    for _ in 0..5 {
+        assert_eq!(sends(&tables, 0, 10), first);
+    }
+    let _other = sends(&tables, 1, 5);
+    assert_eq!(sends(&tables, 0, 5), first);
+    // Sixty-one seconds after the first datagram.
+    let _newest = sends(&tables, 2, 1);
+    assert_eq!(sends(&tables, 0, 0), first, "its port went to another flow");
+}
+
 /// The ports that Linux gives its own connections by default.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
