@@ -15,7 +15,7 @@ use crate::{shell, workspace};
 /// The source of the module that reads the selected mutant from the environment.
 const CHOSEN: &str = include_str!("chosen.rs");
 /// The largest number of builds until every mutant that the compiler refuses is removed.
-const BUILDS: u32 = 60;
+const BUILDS: u32 = 20;
 
 /// The copy of the clone.
 pub(super) struct Copy {
@@ -54,11 +54,13 @@ impl Copy {
     /// Builds the tests with all mutants that the compiler accepts.
     pub(super) fn build(&self, mutants: &BTreeMap<u32, Mutant>) -> Result<Built> {
         let mut refused = BTreeSet::new();
+        // All files, also those of which the compiler refuses every mutant: they must lose the refused ones.
+        let files: BTreeSet<&Path> = mutants.values().map(|mutant| &*mutant.file).collect();
         for _ in 0..BUILDS {
             let left = mutants
                 .iter()
                 .filter(|(number, mutant)| !refused.contains(*number) && mutant.is_in_function());
-            let woven = self.weave(left)?;
+            let woven = self.weave(&files, left)?;
             match self.compile()? {
                 Ok(tests) => return Ok(Built { tests, woven }),
                 Err(more) if more.is_empty() => bail!("the code with mutants does not compile"),
@@ -70,9 +72,11 @@ impl Copy {
 
     fn weave<'a>(
         &self,
+        files: &BTreeSet<&'a Path>,
         mutants: impl Iterator<Item = (&'a u32, &'a Mutant)>,
     ) -> Result<BTreeSet<u32>> {
-        let mut by_file: BTreeMap<&Path, Vec<(u32, &Mutant)>> = BTreeMap::new();
+        let mut by_file: BTreeMap<&Path, Vec<(u32, &Mutant)>> =
+            files.iter().map(|file| (*file, Vec::new())).collect();
         for (number, mutant) in mutants {
             by_file.entry(&mutant.file).or_default().push((*number, mutant));
         }
