@@ -33,16 +33,14 @@ impl Config {
         } else if self.masquerade_all.value && self.masquerade.value == Masquerade::Edge {
             self.warnings.push("masqueradeAll: ignored because masquerade is edge".into());
         }
-        // Packets that bypass the stack would miss the programs at pods' interfaces, which masquerade then.
-        let is_kube_proxys = self.masquerade.value == Masquerade::KubeProxy;
-        if self.short_cuts.value == ShortCuts::On && is_kube_proxys {
+        if self.short_cuts.value == ShortCuts::On && !self.has_short_cuts() {
             self.warnings.push("shortCuts: ignored because masquerade is kube-proxy".into());
         }
         // kube-proxy's default mode is ClusterCIDR, which without a prefix detects nothing (contract 3.4). It applies
         // if the file names a detector or asks for kube-proxy's masquerade; otherwise interfaces tell which clients are
         // local.
-        let is_as_kube_proxy =
-            self.is_detection_named || self.has_kube_proxy_document && is_kube_proxys;
+        let is_as_kube_proxy = self.is_detection_named
+            || self.has_kube_proxy_document && self.masquerade.value == Masquerade::KubeProxy;
         let is_open = self.detect_local.value == DetectLocalMode::Unset;
         if is_open && self.cluster_cidr.value.is_empty() && is_as_kube_proxy {
             self.detect_local.value = DetectLocalMode::ClusterCidr;

@@ -11,7 +11,8 @@ use lb_common::flow::Lifetimes;
 
 use super::flags::Run;
 use super::{
-    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, SocketLb, flags, values,
+    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, ShortCuts, SocketLb, flags,
+    values,
 };
 use crate::datapath::find_cgroup2;
 use crate::plan::Family;
@@ -50,6 +51,12 @@ impl Config {
         flags::apply(&mut config, run).map_err(Error::Flag)?;
         config.apply_defaults()?;
         Ok(config)
+    }
+
+    /// Reports whether packets of known flows may bypass the stack. With kube-proxy's masquerade they may not: the
+    /// programs at pods' interfaces masquerade them.
+    pub fn has_short_cuts(&self) -> bool {
+        self.short_cuts.value == ShortCuts::On && self.masquerade.value != Masquerade::KubeProxy
     }
 
     /// Returns the flags of `Settings` that depend on the configuration alone.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lb_common::addr::Ip;
 use lb_common::config::{NodeSettings, Prefix};
 
-use crate::config::{Config, Masquerade, ShortCuts};
+use crate::config::Config;
 use crate::node::{Identity, Primary, settings};
 use crate::plan::Family;
 use crate::run::error::Error;
@@ -61,13 +61,6 @@ impl Facts {
         let earlier = self.answer_ports.get_or_insert_with(|| ports.clone());
         *earlier = *earlier.start().min(ports.start())..=*earlier.end().max(ports.end());
         earlier.clone()
-    }
-
-    /// Reports whether packets of known flows may bypass the stack. They may not with kube-proxy's masquerade, which
-    /// happens at the interfaces of pods.
-    pub(super) fn has_short_cuts(&self) -> bool {
-        self.config.short_cuts.value == ShortCuts::On
-            && self.config.masquerade.value != Masquerade::KubeProxy
     }
 
     /// Reports whether `NodePorts` are served on all addresses of the node: for IPv4, then for IPv6.
