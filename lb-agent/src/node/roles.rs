@@ -70,22 +70,24 @@ pub(crate) fn assignments_among(
 pub fn kept(
     view: &View,
     node: &Identity,
-    before: impl Iterator<Item = Assignment>,
+    before: &BTreeMap<u32, Assignment>,
     wanted: &[Assignment],
 ) -> Vec<Assignment> {
+    let lost = before.values().filter(|before| {
+        before.role == Role::External && !wanted.iter().any(|it| it.index == before.index)
+    });
+    let mut lost = lost.peekable();
+    if !node.external.is_empty() || lost.peek().is_none() {
+        return Vec::new();
+    }
     let leads = Leads::of(view, node);
-    let stays = |before: &Assignment| {
+    let stays = |before: &&Assignment| {
         let link = view.links.get(&before.index).filter(|link| link.number == before.number);
-        before.role == Role::External
-            && node.external.is_empty()
-            && !wanted.iter().any(|it| it.index == before.index)
-            && link.is_some_and(|link| {
-                link.kind != LinkKind::Tunnel
-                    && view.bridge_of(link).is_none()
-                    && !leads.carries(link)
-            })
+        link.is_some_and(|link| {
+            link.kind != LinkKind::Tunnel && view.bridge_of(link).is_none() && !leads.carries(link)
+        })
     };
-    before.filter(stays).collect()
+    lost.filter(stays).cloned().collect()
 }
 
 /// Returns the values of `ADDRESSES`: the node's addresses, and those that serve `NodePorts` (contract 3.5).

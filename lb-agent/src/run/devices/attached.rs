@@ -23,9 +23,9 @@ impl Attached {
         self.devices.get(&device.index) == Some(device)
     }
 
-    /// Returns all assignments.
-    pub(super) fn all(&self) -> impl Iterator<Item = Assignment> {
-        self.devices.values().cloned()
+    /// Returns the assignments of all interfaces with programs, by interface index.
+    pub(super) const fn all(&self) -> &BTreeMap<u32, Assignment> {
+        &self.devices
     }
 
     pub(super) fn insert(&mut self, device: Assignment) {

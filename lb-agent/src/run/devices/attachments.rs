@@ -1,6 +1,6 @@
 //! The programs on interfaces: attaches and detaches them, and repairs changes by other programs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,8 +68,8 @@ impl Attachments {
         (&mut self.datapath, &mut self.attached)
     }
 
-    /// Returns the assignments of all interfaces with programs.
-    pub(super) fn all(&self) -> impl Iterator<Item = Assignment> {
+    /// Returns the assignments of all interfaces with programs, by interface index.
+    pub(super) const fn all(&self) -> &BTreeMap<u32, Assignment> {
         self.attached.all()
     }
 
