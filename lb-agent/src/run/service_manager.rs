@@ -50,16 +50,15 @@ impl ServiceManager {
     ///
     /// After `STOPPING=1` the service manager would kill the process that goes on.
     pub(super) fn ends(&self, end: End) {
-        let mut all = match end {
-            End::Asked => vec![NotifyState::Stopping],
-            // With a service of type `notify-reload` the time must come with it (`sd_notify(3)`).
-            End::Changed => [NotifyState::Reloading]
-                .into_iter()
-                .chain(NotifyState::monotonic_usec_now())
-                .collect(),
-        };
-        if end == End::Changed {
-            all.extend(self.every.map(|every| watchdog(every.max(STARTS) * 2)));
+        let mut all = Vec::new();
+        match end {
+            End::Asked => all.push(NotifyState::Stopping),
+            End::Changed => {
+                all.push(NotifyState::Reloading);
+                // With a service of type `notify-reload` the time must come with it (`sd_notify(3)`).
+                all.extend(NotifyState::monotonic_usec_now());
+                all.extend(self.every.map(|every| watchdog(every.max(STARTS) * 2)));
+            }
         }
         notify(&all);
     }
