@@ -87,7 +87,9 @@ impl<'a> Leads<'a> {
         if !pods.is_empty() {
             return pods.iter().any(|pattern| pattern.matches(&link.name));
         }
-        let peer_is_here = link.peer.is_some_and(|peer| self.view.links.contains_key(&peer));
+        // The kernel announces the first end of a new pair before the second exists: its peer is 0 until it changes.
+        let peer_is_gone =
+            link.peer.is_some_and(|peer| peer != 0 && !self.view.links.contains_key(&peer));
         let leads_out = || {
             let is_second = self.other_end_leads_out(link) == Some(true);
             // A port has neither address nor route: its bridge has them.
@@ -99,7 +101,7 @@ impl<'a> Leads<'a> {
         };
         link.kind == LinkKind::Veth
             && !self.carriers.contains(&link.index)
-            && (link.elsewhere.is_some() || !peer_is_here)
+            && (link.elsewhere.is_some() || peer_is_gone)
             && (link.is_up || !self.has_network(link))
             && !leads_out()
     }

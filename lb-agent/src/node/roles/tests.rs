@@ -1,5 +1,7 @@
 //! One node with an interface of each kind: their roles, and what the programs know of them.
 
+mod veths;
+
 use std::net::IpAddr;
 
 use super::*;
@@ -107,7 +109,6 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     assert_eq!(role(&view, &node(), "eth1.100"), Some(Role::External));
 }
 
-/// As on a node that is a container itself: its uplinks are veths.
 #[test]
 fn address_is_stranded_while_its_links_are_down_and_no_other_sends_with_it() {
     let (mut view, node) = (view(), node());
@@ -141,32 +142,6 @@ fn a_card_keeps_its_role_while_it_is_down() {
     });
     assert_eq!(role(&view, &node(), "eth2"), Some(Role::External));
     assert!(unserved(&view, &node()).is_empty());
-}
-
-#[test]
-fn a_veth_that_carries_another_card_is_no_pods() {
-    let mut view = view();
-    let veth = Link { elsewhere: Some(0), peer: Some(7), ..link(30, "eth2", LinkKind::Veth) };
-    drop(view.links.insert(30, veth));
-    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod));
-    let vlan = Link { peer: Some(30), ..link(31, "eth2.7", LinkKind::Over) };
-    drop(view.links.insert(31, vlan));
-    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by the VLAN");
-    view.addresses.push(address(31, "172.21.0.1"));
-    assert_eq!(role(&view, &node(), "eth2"), None);
-    assert_eq!(role(&view, &node(), "eth2.7"), Some(Role::External));
-    // The port of a bond, which may not be up yet.
-    drop(view.links.remove(&31));
-    drop(view.links.insert(32, Link { is_up: false, ..link(32, "bond0", LinkKind::Bond) }));
-    view.links.get_mut(&30).unwrap().controller = Some(32);
-    assert_eq!(role(&view, &node(), "eth2"), None);
-    view.links.get_mut(&32).unwrap().is_up = true;
-    view.addresses.push(address(32, "172.22.0.1"));
-    assert_eq!(role(&view, &node(), "bond0"), Some(Role::External));
-    // With an address of the Node object it is external, whatever is stacked on it.
-    let node = Identity { addresses: vec![ip("172.23.0.1")], ..node() };
-    view.addresses.push(address(30, "172.23.0.1"));
-    assert_eq!(role(&view, &node, "eth2"), Some(Role::External));
 }
 
 #[test]
@@ -226,37 +201,6 @@ fn a_netkit_in_mode_l3_is_a_problem_once() {
 }
 
 #[test]
-fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
-    let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
-    let mut view = view();
-    // The other end of `veth1` is in a pod, in the namespace with id 4.
-    let second = Link { elsewhere: Some(4), ..link(30, "veth1b", LinkKind::Veth) };
-    drop(view.links.insert(30, second));
-    view.addresses.push(address(30, "172.20.0.1"));
-    assert_eq!(role(&view, &ranges("10.244.0.0/24"), "veth1b"), Some(Role::Pod));
-    assert!(ambiguous(&view, &node()).is_empty(), "its other end says it");
-    // On a node that is a container itself, both uplinks end in the same namespace.
-    let card = view.links.get_mut(&2).unwrap();
-    (card.kind, card.elsewhere) = (LinkKind::Veth, Some(0));
-    let second = Link { elsewhere: Some(0), ..link(31, "eth2", LinkKind::Veth) };
-    drop(view.links.insert(31, second));
-    assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by it");
-    view.routed.gateways.insert(31);
-    assert_eq!(role(&view, &node(), "eth2"), Some(Role::External), "nobody says where pods are");
-    view.addresses.push(address(31, "172.21.0.1"));
-    view.links.get_mut(&31).unwrap().is_up = false;
-    assert_eq!(role(&view, &node(), "eth2"), None, "down, with a network: nothing yet");
-    // The second uplink as the port of a bridge, which has the network.
-    view.addresses.pop();
-    view.routed.forget(31);
-    view.links.get_mut(&31).unwrap().controller = Some(32);
-    drop(view.links.insert(32, link(32, "br1", LinkKind::Bridge)));
-    view.addresses.push(address(32, "172.21.0.1"));
-    assert_eq!(role(&view, &node(), "br1"), Some(Role::External));
-    assert_eq!(role(&view, &node(), "eth2"), None);
-}
-
-#[test]
 fn what_packets_begin_with_says_which_programs_read_them() {
     let mut view = view();
     let tunnel = |index, name, head| Link { head, ..link(index, name, LinkKind::Tunnel) };
@@ -309,31 +253,6 @@ fn patterns_replace_discovery_for_their_role() {
     ];
     let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
     assert_eq!(named(&view(), &patterns), expected);
-}
-
-#[test]
-fn a_veth_with_a_network_is_an_uplink_or_ambiguous() {
-    let mut view = view();
-    view.addresses.push(address(5, "172.20.0.1"));
-    assert_eq!(ambiguous(&view, &node()), ["cali1"], "nobody says where pods are");
-    let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
-    let role = |node: &Identity| {
-        let all = assignments(&view, node);
-        all.into_iter().find(|it| it.name == "cali1").map(|it| it.role)
-    };
-    assert_eq!(role(&ranges("172.20.0.0/24")), Some(Role::Pod));
-    assert_eq!(role(&ranges("10.244.0.0/24")), Some(Role::External));
-    assert_eq!(role(&ranges("fd00::/64")), Some(Role::Pod), "of the other family");
-    assert!(ambiguous(&view, &ranges("10.244.0.0/24")).is_empty());
-    let named = Identity { pods: vec!["cali*".parse().unwrap()], ..node() };
-    assert!(ambiguous(&view, &named).is_empty());
-}
-
-#[test]
-fn a_port_of_the_bridge_that_leads_out_is_ambiguous() {
-    let mut view = view();
-    view.routed.default.insert(3);
-    assert_eq!(ambiguous(&view, &node()), ["veth1"]);
 }
 
 #[test]
