@@ -1,6 +1,7 @@
 //! An interface with addresses of several networks: a masqueraded packet leaves with the address that its route names,
 //! as with netfilter's MASQUERADE, which kube-proxy's rules use.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
@@ -262,6 +263,32 @@ fn datagrams_go_on_by_another_card_with_its_source() -> Result<()> {
                 answer.as_ref().is_ok_and(|answer| answer.client.ip() == ip)
             };
             until_within(RENEWED, rig.client(), question(family)?, is_seen)?;
+        }
+    }
+    Ok(())
+}
+
+/// A process of the node goes on asking from one socket while its default route moves from a card that goes down to
+/// another one.
+#[test]
+fn answers_to_the_node_follow_its_default_route() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).rp_filter(2).two_segments())?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 0)?]);
+    rig.manifests().apply(&web)?;
+    rig.start_agents(&[])?;
+    for (segment, device, before) in
+        [(Segment::Second, "eth1", ""), (Segment::First, "eth0", "link set dev eth1 down")]
+    {
+        let to = segment.host(12)?;
+        rig.node(0)?.netns().ip(&format!(
+            "{before}\nroute replace default via {} dev {device}\nroute replace default via {} dev {device}",
+            to.v4, to.v6
+        ))?;
+        for family in Family::ALL {
+            // The address of the card that stays: the other's IPv6 address goes with it.
+            let from = SocketAddr::new(Segment::First.host(11)?.of(family), 40_321);
+            let question = Ask::udp(web.frontend(family)).from(from).unconnected();
+            until(rig.node(0)?, question, Result::is_ok)?;
         }
     }
     Ok(())

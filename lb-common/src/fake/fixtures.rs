@@ -19,6 +19,7 @@ mod answers;
 mod beginning;
 mod cluster_ip;
 mod collided;
+mod delivery;
 mod direct;
 mod flows;
 mod fragments;
@@ -63,6 +64,7 @@ pub fn all() -> Vec<Fixture> {
         collided::all(),
         fragments::all(),
         host::all(),
+        delivery::all(),
         answers::all(),
         direct::all(),
         inherited::all(),

@@ -25,7 +25,7 @@ use crate::hash;
 use crate::packet::Packet;
 use crate::route::RouteResult;
 use crate::service::{Backend, Frontend};
-use crate::tables::Tables;
+use crate::tables::{Flows, Tables};
 use crate::wire::Headers;
 
 /// Handles a packet of a process of this host to a possible frontend.
@@ -180,6 +180,9 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
 ) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, exit, next, refusal, role, .. } = scratch;
     let is_first = *next == Next::First;
+    if !is_first && found.flow.tick() != tables.tick() {
+        renew_delivery(tables, found, packet.device());
+    }
     let to = if is_first { &pair.forward.to } else { &found.flow.to };
     if tables.address(&to.destination) & address::NODE == 0 {
         exit.to = ExitTo::Device;
@@ -206,6 +209,19 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
         choose_source(packet, tables, headers, (to, is_far), exit, &mut begin.source);
     }
     Ok(())
+}
+
+/// Stores the interface by which the packets of the flow in `found` leave now, where the route to the frontend has moved
+/// since the first one: the stack receives no reply at an interface that is down.
+///
+/// VERIFIER: a function of its own, so that its stack is not added to that of the route lookup.
+#[inline(never)]
+fn renew_delivery<T: Flows>(tables: &T, found: &mut Found, device: u32) {
+    if found.find_opposite(tables) && found.opposite.flow.client_device != device {
+        found.opposite.flow.client_device = device;
+        // A reply that moves between the tables meanwhile is renewed at the next tick.
+        let _put: bool = tables.put_flow(&found.opposite.key, &found.opposite.flow);
+    }
 }
 
 /// Chooses the address of this node from which a packet goes to its backend. The packet keeps its own, unless replies
