@@ -18,6 +18,7 @@ const UNKNOWN: &str = "Unknown device type";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     MacVlan,
+    IpVlan,
     /// VLAN of IEEE 802.1Q.
     Vlan,
     Bond,
@@ -30,6 +31,7 @@ impl Kind {
     pub const fn name(self) -> &'static str {
         match self {
             Self::MacVlan => "macvlan",
+            Self::IpVlan => "ipvlan",
             Self::Vlan => "vlan",
             Self::Bond => "bond",
             Self::Dummy => "dummy",

@@ -14,11 +14,11 @@ pub enum Role {
 }
 
 impl Role {
-    /// Returns `pod`, `edge`, `l3` or `host`.
+    /// Returns `pod`, `external`, `l3` or `host`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pod => "pod",
-            Self::External => "edge",
+            Self::External => "external",
             Self::L3 => "l3",
             Self::Host => "host",
         }
