@@ -192,6 +192,15 @@ mod tests {
     }
 
     #[test]
+    fn member_whose_hash_is_the_greatest_has_its_share() {
+        let members = ["10.1.0.6:8080", "10.1.0.7:8080", "10.1.9.137:53957"].map(crate::fake::at);
+        assert_eq!(endpoint_hash(&members[2]) >> 32, u64::from(u32::MAX));
+        let mut shares = shares(&table(&members), 3);
+        shares.sort_unstable();
+        assert_eq!(shares, [102, 102, 103]);
+    }
+
+    #[test]
     fn one_backend_less_moves_little_beyond_its_share() {
         // The table's size changes with the members, so compare by hash, as packets see it.
         for count in [3_u32, 10, 40, 95, 700] {

@@ -212,4 +212,20 @@ mod tests {
         assert_eq!(of.least(Protocol::TCP, &flow(Shown::ESTABLISHED, 0)), CLOSED);
         assert_eq!([of.least(Protocol::SCTP, &open), of.least(Protocol::UDP, &open)], [25, 20]);
     }
+
+    #[test]
+    fn least_life_is_that_of_a_closed_flow_whatever_ends_it_together() {
+        let of = Lifetimes::default();
+        for [one, other] in [[Shown::FIN, Shown::RST], [Shown::FIN, Shown::CLAIMED]] {
+            let shown = one.with(other);
+            let flow = Flow { flags: Flow::PROTECTED, shown, ..Flow::default() };
+            assert_eq!(of.least(Protocol::TCP, &flow), CLOSED, "{shown:?}");
+        }
+    }
+
+    #[test]
+    fn flag_that_is_shown_again_stays_shown() {
+        let all = Shown { established: 1, fin: 1, rst: 1, claimed: 3 };
+        assert_eq!(all.with(all), all);
+    }
 }

@@ -190,3 +190,6 @@ fn seek_out<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scra
     scratch.next = seek::egress(packet, tables, &mut Any, scratch)?;
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

@@ -172,3 +172,6 @@ fn write<T: Clock + Fragments + Node + Services>(
         tables.count(Event::FragmentTableFull);
     }
 }
+
+#[cfg(test)]
+mod tests;
