@@ -1,5 +1,6 @@
 //! A packet of plain bytes that behaves as an skb or as an XDP frame does in the kernel.
 
+use core::cell::Cell;
 use std::collections::BTreeMap;
 use std::vec;
 use std::vec::Vec;
@@ -42,6 +43,10 @@ pub struct Bytes {
     pub copies: u32,
     /// The kernel's routes: see [`KnownRoute`].
     pub routes: BTreeMap<Ip, KnownRoute>,
+    /// Payload bytes of each packet into which an interface will split it: see [`Packet::segment`].
+    pub segment: usize,
+    /// The last question for the route of a forwarded packet, without its addresses.
+    pub asked: Cell<Option<Traffic>>,
 }
 
 /// The kernel's route for an address.
@@ -68,6 +73,8 @@ impl Bytes {
             from_host: false,
             copies: 0,
             routes: BTreeMap::new(),
+            segment: 0,
+            asked: Cell::new(None),
         }
     }
 
@@ -97,6 +104,7 @@ impl Hooked for Bytes {
     }
 
     fn route(&self, tuple: &Tuple, _: Protocol, traffic: Traffic, into: &mut Route) -> RouteResult {
+        self.asked.set(Some(traffic));
         match self.routes.get(&tuple.destination) {
             _ if traffic.v4 != tuple.destination.is_v4() => RouteResult::None,
             None => RouteResult::None,
@@ -257,7 +265,7 @@ impl Packet for Bytes {
     }
 
     fn segment(&self) -> usize {
-        0
+        self.segment
     }
 }
 

@@ -20,6 +20,7 @@ use crate::wire::tcp;
 
 mod lives;
 mod origins;
+mod ways_out;
 
 #[test]
 fn every_fixture_is_what_it_says() {

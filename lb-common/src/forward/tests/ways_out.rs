@@ -1,0 +1,219 @@
+//! The exit of a packet beyond its verdict: what is asked about the route, to which end of a veth it goes, from which
+//! address a packet of this host continues.
+
+use core::ops::Range;
+use std::vec::Vec;
+
+use super::step;
+use crate::addr::{Ip, Protocol};
+use crate::config::{Device, Settings};
+use crate::event::{Event, Hook, PassReason, Sent, Translation, Turn, Verdict};
+use crate::fake::{Bytes, Datagram, Fake, Home, Piece, Transport, at, ip, run, run_in, world};
+use crate::flow::Kind;
+use crate::forward::{Role, Scratch, egress, ingress};
+use crate::wire::tcp;
+
+const FORWARD: Verdict = Verdict::Sent(Sent::Forward);
+const BY_THE_STACK: Verdict = Verdict::Translated(Translation::Forward);
+
+/// A node with bypasses, a ClusterIP and a `NodePort`. Interface 1 is a port of the one in the routes.
+fn node(backend: &str, local: bool) -> Fake {
+    let mut tables = Fake::node();
+    tables.settings.node.flags |= Settings::BYPASSES;
+    for device in tables.devices.values_mut() {
+        device.flags |= Device::BYPASS;
+    }
+    tables.devices.entry(1).or_default().bridge = world::OUT;
+    for (id, protocol) in [(1, Protocol::TCP), (2, Protocol::UDP)] {
+        let service = tables.add_service(id, &[(backend, local)]);
+        let v4 = at(backend).ip.is_v4();
+        tables.cluster_ip(if v4 { world::CLUSTER4 } else { world::CLUSTER6 }, protocol, service);
+        tables.node_port(if v4 { world::NODE4 } else { world::NODE6 }, protocol, service);
+    }
+    tables
+}
+
+/// A packet from the next hop of its source, as a router gets it.
+fn packet(from: &str, to: &str, transport: Transport) -> Datagram {
+    let datagram = Datagram::new(at(from), at(to), transport);
+    Datagram { hardware: [datagram.hardware[0], world::HOP_HARDWARE], ..datagram }
+}
+
+fn bytes(data: Vec<u8>, tables: &Fake) -> Bytes {
+    let mut packet = Bytes::new(data, Home::Skb);
+    packet.routes.clone_from(&tables.routes);
+    packet
+}
+
+/// A pod, its ClusterIP and a backend of another node.
+const V4: [&str; 3] = [world::POD4, world::CLUSTER4, world::REMOTE4];
+const V6: [&str; 3] = [world::POD6, world::CLUSTER6, world::REMOTE6];
+
+/// What becomes of a packet of a known flow of a pod, and the packet afterwards.
+fn follows(
+    [pod, cluster, remote]: [&str; 3],
+    transport: Transport,
+    change: impl Fn(&mut Bytes),
+) -> (Verdict, Bytes) {
+    let tables = node(remote, false);
+    let first =
+        if transport == Transport::Udp(true) { transport } else { Transport::Tcp(tcp::SYN) };
+    let (begun, _) = run(&step(Hook::PodIngress, packet(pod, cluster, first).build()), &tables);
+    assert_eq!(begun, Verdict::Translated(Translation::NewFlow));
+    let asks = packet(pod, cluster, transport).with(&[7; 3_000]).build();
+    let mut asks = bytes(asks, &tables);
+    change(&mut asks);
+    let verdict = ingress(&mut asks, &tables, &mut Scratch::default(), Role::Pod);
+    (verdict, asks)
+}
+
+/// A packet that an interface will split is as large as the largest part (`gso_size` counts the payload alone).
+#[test]
+fn packet_to_be_split_is_as_large_as_its_parts() {
+    let [tcp, udp] = [Transport::Tcp(tcp::ACK), Transport::Udp(true)];
+    for (ends, transport, headers) in
+        [(V4, tcp, 20 + 20), (V4, udp, 20 + 8), (V6, tcp, 40 + 20), (V6, udp, 40 + 8)]
+    {
+        let largest = usize::from(world::OUT_MTU) - headers;
+        for (segment, verdict) in
+            [(1, FORWARD), (largest, FORWARD), (largest + 1, BY_THE_STACK), (0, BY_THE_STACK)]
+        {
+            let (seen, _) = follows(ends, transport, |packet| packet.segment = segment);
+            assert_eq!(seen, verdict, "{ends:?} {transport:?} {segment}");
+        }
+    }
+    // Options of TCP are in each part.
+    for (ends, header) in [(V4, 20), (V6, 40)] {
+        let largest = usize::from(world::OUT_MTU) - header - 32;
+        for (segment, verdict) in [(largest, FORWARD), (largest + 1, BY_THE_STACK)] {
+            let (seen, _) = follows(ends, tcp, |packet| {
+                packet.segment = segment;
+                packet.data[14 + header + 12] = 0x80;
+            });
+            assert_eq!(seen, verdict, "{ends:?} {segment}");
+        }
+    }
+}
+
+#[test]
+fn route_is_asked_for_by_the_traffic_class() {
+    let small = |packet: &mut Bytes| packet.segment = 1;
+    let class = |ends, change: fn(&mut Bytes)| {
+        let (verdict, packet) = follows(ends, Transport::Udp(true), |packet| {
+            small(packet);
+            change(packet);
+        });
+        assert_eq!(verdict, FORWARD);
+        packet.asked.get().expect("a question").class
+    };
+    let of_v4 = class(V4, |packet| packet.data[15] = 0xb8);
+    assert_eq!(of_v4.to_ne_bytes(), [0xb8, 0, 0, 0]);
+    // The class is in two halves, behind the version; then the flow label.
+    let of_v6 = class(V6, |packet| packet.data[14..18].copy_from_slice(&[0x6b, 0x81, 0x23, 0x45]));
+    assert_eq!(of_v6.to_ne_bytes(), [0x0b, 0x81, 0x23, 0x45]);
+}
+
+/// What becomes of a packet of the host to a backend of this node.
+fn of_host(change: impl Fn(&mut Datagram), segment: usize) -> Verdict {
+    let tables = node(world::LOCAL4, true);
+    let mut asks = packet("192.168.0.10:45000", world::CLUSTER4, Transport::Udp(true));
+    change(&mut asks);
+    let mut packet = bytes(asks.build(), &tables);
+    (packet.from_host, packet.segment) = (true, segment);
+    egress(&mut packet, &tables, &mut Scratch::default(), Role::External)
+}
+
+/// The parts of a packet with options, or of a fragment, are not known before it is split: its route is not refused.
+#[test]
+fn packet_of_the_host_to_be_split_is_as_large_as_its_parts() {
+    let largest = usize::from(world::OUT_MTU) - 20 - 8;
+    let large = |packet: &mut Datagram| packet.payload = [7; 3_000].to_vec();
+    let [fits, large_one] = [Verdict::Sent(Sent::FromHost), Verdict::TurnedRound(Turn::TooBig)];
+    for (segment, verdict) in [(1, fits), (largest, fits), (largest + 1, large_one), (0, large_one)]
+    {
+        assert_eq!(of_host(large, segment), verdict, "{segment}");
+    }
+    let changes: [fn(&mut Datagram); 2] = [
+        |packet| packet.options = [0x94, 4, 0, 0].to_vec(),
+        |packet| packet.piece = Some(Piece { offset: 0, more: true, id: 7 }),
+    ];
+    for change in changes {
+        let verdict = |segment| {
+            let both = |packet: &mut Datagram| {
+                large(packet);
+                change(packet);
+            };
+            of_host(both, segment)
+        };
+        assert_eq!([verdict(2_000), verdict(0)], [fits, large_one]);
+    }
+}
+
+/// `bpf_redirect_peer` skips egress of the interface, where a masquerade gets its source.
+#[test]
+fn packets_go_to_the_peer_of_a_veth_unless_they_are_masqueraded() {
+    let udp = Transport::Udp(true);
+    for (hook, from, asked, peer, is_to_peer) in [
+        (Hook::PodIngress, world::POD4, world::CLUSTER4, Device::PEER, true),
+        (Hook::PodIngress, world::POD4, world::CLUSTER4, 0, false),
+        (Hook::EdgeIngress, world::CLIENT4, world::NODE4, Device::PEER, false),
+        (Hook::EdgeIngress, world::CLIENT4, world::NODE4, 0, false),
+    ] {
+        let mut tables = node(world::REMOTE4, false);
+        tables.devices.entry(world::OUT).or_default().flags |= peer;
+        let asks = step(hook, packet(from, asked, udp).build());
+        let mut scratch = Scratch::default();
+        let verdicts = [(); 2].map(|()| run_in(&asks, &tables, &mut scratch).0);
+        assert_eq!(verdicts, [Verdict::Translated(Translation::NewFlow), FORWARD], "{asked}");
+        assert_eq!(scratch.exit.to_peer != 0, is_to_peer, "{asked} {peer}");
+    }
+}
+
+/// The route of an answer leads to a bridge, of which the client's interface is a port.
+#[test]
+fn answer_to_a_port_of_a_bridge_goes_to_the_bridge_and_not_to_the_peer() {
+    let udp = Transport::Udp(true);
+    let [sent, kept] = [Verdict::Sent(Sent::Reply), Verdict::Pass(PassReason::NotOurs)];
+    for (flags, verdict, events) in
+        [(Device::BYPASS | Device::PEER, sent, 0), (Device::PEER, kept, 1), (0, kept, 1)]
+    {
+        let mut tables = node(world::REMOTE4, false);
+        tables.devices.remove(&world::OUT);
+        let asks = packet(world::POD4, world::CLUSTER4, udp).build();
+        let _begun = run(&step(Hook::PodIngress, asks), &tables);
+        // Another port than the interface by which the answer comes.
+        tables.devices.insert(7, Device { flags, bridge: world::OUT, ..Device::default() });
+        let mut flows = tables.transient.borrow_mut();
+        let reply = flows.values_mut().find(|flow| flow.kind == Kind::REPLY).expect("a reply");
+        reply.client_device = 7;
+        drop(flows);
+        let mut scratch = Scratch::default();
+        let answers = step(Hook::EdgeIngress, packet(world::REMOTE4, world::POD4, udp).build());
+        let (seen, _) = run_in(&answers, &tables, &mut scratch);
+        assert_eq!((seen, tables.counted(Event::KeptDevice)), (verdict, events), "{flags}");
+        assert_eq!(scratch.exit.to_peer, 0, "{flags}");
+    }
+}
+
+/// The process has chosen its source for this interface, or the route to the frontend has.
+#[test]
+fn packet_of_a_process_keeps_its_source_where_its_backend_has_the_same_interface() {
+    const SOURCE: Range<usize> = 26..30;
+    let chosen = "192.168.0.11:45000";
+    for (backend, local) in [(world::REMOTE4, false), (world::LOCAL4, true)] {
+        let mut tables = node(backend, local);
+        let other = ip("192.168.9.10");
+        tables.settings.node.own.add(&other);
+        for device in tables.devices.values_mut() {
+            device.source4 = other;
+        }
+        let route = tables.routes.get_mut(&at(backend).ip).expect("a route");
+        (route.device, route.source) = (1, other);
+        let mut asks = step(Hook::EdgeEgress, Datagram::udp(chosen, world::CLUSTER4).build());
+        asks.from_host = true;
+        let (verdict, sent) = run(&asks, &tables);
+        assert_eq!(verdict, Verdict::Sent(Sent::FromHost), "{backend}");
+        let source = Ip::v4(sent[SOURCE].first_chunk().copied().expect("an IPv4 header"));
+        assert_eq!(source, at(chosen).ip, "to {backend}");
+    }
+}
