@@ -20,6 +20,7 @@ use crate::wire::tcp;
 
 mod lives;
 mod origins;
+mod records;
 mod ways_out;
 
 #[test]

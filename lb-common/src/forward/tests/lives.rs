@@ -11,6 +11,7 @@ use crate::flow::{Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::wire::tcp;
 
 mod closing;
+mod forged;
 mod masquerade;
 mod own;
 

@@ -8,7 +8,9 @@ use crate::addr::{Endpoint, Port, Protocol};
 use crate::config::NodeSettings;
 use crate::event::{DropReason, Event, Hook, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Meanwhile, Step, at, run, world};
-use crate::flow::{FlowKey, Kind, Side, Tuple};
+use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
+use crate::hash;
+use crate::tables::Filters as _;
 
 fn step(hook: Hook, packet: &Datagram) -> Step {
     let verdict = Verdict::Translated(Translation::NewFlow);
@@ -50,7 +52,7 @@ fn answered_flow_outlives_a_packet_that_finds_no_source() {
     let (mut tables, comes, leaves) = node();
     let _new = run(&comes, &tables);
     let mut reply = tables.all_flows()[&key(world::REMOTE4, world::CLIENT4, Side::EGRESS)];
-    reply.flags |= crate::flow::Flow::PROTECTED;
+    reply.flags |= Flow::PROTECTED;
     tables.put(key(world::REMOTE4, world::CLIENT4, Side::EGRESS), reply);
     let before = tables.all_flows();
     let masquerade = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
@@ -108,7 +110,7 @@ fn flow_that_was_protected_during_a_search_keeps_its_port() {
     let last = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(ROUND - 1)));
     assert_ne!(of_port(last), oldest, "the oldest flow must have been found by then");
     let mut flow = all[&oldest];
-    flow.flags |= crate::flow::Flow::PROTECTED;
+    flow.flags |= Flow::PROTECTED;
     let writes = std::vec![(oldest, Some(flow))];
     tables.meanwhile.borrow_mut().push_back(Meanwhile { before: of_port(last), writes });
     tables.clock.set(tables.clock.get() + 1_000_000_000);
@@ -206,4 +208,41 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
         let _passed = connects(&tables, port);
     }
     assert!((600..1_024).contains(&source(&tables)));
+}
+
+/// Records outlive connections: where all ports of one round have one, the next port is given all the same.
+#[test]
+fn records_of_own_connections_refuse_the_ports_of_one_round() {
+    let (tables, ..) = node();
+    let client = "203.0.113.9:700";
+    for port in 600..1_024 {
+        let own = Endpoint::new(at(world::NODE4).ip, Port::new(port));
+        tables.put_own_answer(hash::whole(&Tuple::new(at(world::REMOTE4), own), Protocol::TCP));
+    }
+    let comes = step(Hook::EdgeIngress, &Datagram::syn(client, world::NODE4));
+    assert_eq!(run(&comes, &tables).0, comes.verdict);
+    let leaves = step(Hook::EdgeEgress, &Datagram::syn(client, world::REMOTE4));
+    assert_eq!(run(&leaves, &tables).0, Verdict::Translated(Translation::Masquerade));
+    assert_eq!(tables.counted(Event::PortTaken), ROUND.into());
+}
+
+/// A protected flow in the way is over as soon as it was idle for as long as any flow may be: here that is the shortest
+/// of all lives.
+#[test]
+fn idle_flow_is_over_at_the_end_of_its_life() {
+    for (seconds, is_over) in [(9, false), (10, true), (11, true)] {
+        let (mut tables, comes, _) = node();
+        let lifetimes = &mut tables.settings.node.lifetimes;
+        (lifetimes.open, lifetimes.half_closed) = (10, 10);
+        let reply = key(world::REMOTE4, world::CLIENT4, Side::EGRESS);
+        let frontend = Tuple::new(at("192.168.0.10:30081"), at(world::CLIENT4));
+        let seen = tables.clock.get() - seconds * 1_000_000_000;
+        let mut occupant = Flow::new(frontend, Kind::REPLY, seen);
+        occupant.flags = Flow::PROTECTED | Flow::ANSWER;
+        tables.put(reply, occupant);
+        assert_eq!(run(&comes, &tables).0, comes.verdict);
+        let has_its_place = tables.all_flows()[&reply].to != frontend;
+        assert_eq!(has_its_place, is_over, "idle for {seconds} s");
+        assert_eq!(tables.counted(Event::PortShifted), u64::from(!is_over));
+    }
 }

@@ -191,3 +191,31 @@ fn a_flow_that_begins_anew_leaves_the_answers_of_another() {
     assert_eq!(tables.flow_at(&answers).map(|flow| flow.to), Some(another));
     assert_eq!(tables.all_flows().len(), 4 + 1);
 }
+
+/// The client's first port towards the backend was taken when its flow began, and is free by now. The answers of its
+/// flow are displaced: the flow keeps the port that it has.
+#[test]
+fn masquerade_whose_answers_were_displaced_keeps_its_source() {
+    let (tables, send) = masqueraded();
+    let _first = send(&tables);
+    let all = tables.all_flows();
+    let (taken, flow) = all.iter().find(|(_, flow)| flow.kind == Kind::UNMASQUERADE).expect("one");
+    let mut anothers = *flow;
+    anothers.to.destination = crate::addr::Ip::v4([192, 0, 2, 77]);
+    let (tables, send) = masqueraded();
+    tables.put(*taken, anothers);
+    let out = send(&tables);
+    let answers = |tables: &Fake| -> Vec<FlowKey> {
+        let all = tables.all_flows();
+        let ours =
+            all.iter().filter(|(key, flow)| flow.kind == Kind::UNMASQUERADE && *key != taken);
+        ours.map(|(key, _)| *key).collect()
+    };
+    let own = answers(&tables);
+    assert_eq!(own.len(), 1);
+    for gone in [*taken, own[0]] {
+        let _displaced = tables.transient.borrow_mut().remove(&gone);
+    }
+    assert_eq!(send(&tables), out, "the port of the flow is another one");
+    assert_eq!(answers(&tables), own);
+}

@@ -1,0 +1,66 @@
+//! The records that egress and established flows leave for later: answers to connections that this node began, and
+//! lookups that keep the affinity of a client.
+
+use super::step;
+use crate::addr::Protocol;
+use crate::config::Settings;
+use crate::event::{Hook, PassReason, Translation, Verdict};
+use crate::fake::{Datagram, Fake, Transport, at, run, world};
+use crate::service::Service;
+use crate::wire::tcp;
+
+/// How many answers are recorded after a packet to a server outside.
+fn recorded(from: &str, flags: u8, settings: u32) -> usize {
+    let mut tables = Fake::node();
+    tables.settings.node.flags |= settings;
+    let packet = Datagram::new(at(from), at(world::CLIENT4), Transport::Tcp(flags));
+    let mut sends = step(Hook::EdgeEgress, packet.build());
+    sends.from_host = true;
+    assert_eq!(run(&sends, &tables).0, Verdict::Pass(PassReason::NotOurs));
+    tables.own_answers.take().len()
+}
+
+/// The table is small: it has room for connections whose answers look like requests, and for no others.
+#[test]
+fn only_connections_of_the_node_with_a_port_like_a_frontends_are_recorded() {
+    assert_eq!(recorded(world::NODE4, tcp::SYN, 0), 1);
+    assert_eq!(recorded("192.168.0.10:700", tcp::SYN, 0), 1, "the port of a translated source");
+    assert_eq!(recorded("192.168.0.10:45000", tcp::SYN, 0), 0, "an ordinary port");
+    assert_eq!(recorded("10.1.0.5:30080", tcp::SYN, 0), 0, "a pod");
+}
+
+/// A RST gets no answer, and a flood that is refused would fill the table. While the data path drains, answers are the
+/// stack's in any case.
+#[test]
+fn resets_and_packets_of_a_draining_node_are_not_recorded() {
+    for flags in [tcp::RST, tcp::RST | tcp::ACK] {
+        assert_eq!(recorded(world::NODE4, flags, 0), 0);
+        assert_eq!(recorded(world::NODE4, flags, Settings::DRAIN), 0);
+    }
+    assert_eq!(recorded(world::NODE4, tcp::SYN, Settings::DRAIN), 0);
+}
+
+/// How many lookups the packet costs with which both ends of a connection have spoken.
+fn look_ups(affinity: u32) -> u64 {
+    let mut tables = Fake::node();
+    let service = tables.add_service(1, &[(world::LOCAL4, true)]);
+    tables.cluster_ip(world::CLUSTER4, Protocol::TCP, Service { affinity, ..service });
+    let asks = |flags| {
+        let packet = Datagram::tcp(world::POD4, world::CLUSTER4, flags).build();
+        run(&step(Hook::PodIngress, packet), &tables).0
+    };
+    assert_eq!(asks(tcp::SYN), Verdict::Translated(Translation::NewFlow));
+    let answer = Datagram::tcp(world::LOCAL4, world::POD4, tcp::SYN | tcp::ACK).build();
+    let (verdict, _) = run(&step(Hook::PodEgress, answer), &tables);
+    assert_eq!(verdict, Verdict::Translated(Translation::Reply));
+    tables.look_ups.set(0);
+    assert_eq!(asks(tcp::ACK), Verdict::Translated(Translation::Forward));
+    assert_eq!(tables.flows.borrow().len(), 2, "the flow is protected now");
+    tables.look_ups.get()
+}
+
+/// The kernel displaces rows without a recent lookup first: a confirmed client gets one for its row in each set.
+#[test]
+fn affinity_of_a_confirmed_client_is_looked_up() {
+    assert_eq!(look_ups(60), look_ups(0) + 2);
+}
