@@ -26,9 +26,11 @@ mod fragments;
 mod host;
 mod icmp;
 mod inherited;
+mod left_behind;
 mod masquerade;
 mod networks;
 mod node_port;
+mod own_source;
 mod pods;
 mod policy;
 mod races;
@@ -42,6 +44,7 @@ mod sent;
 mod sets;
 mod shapes;
 mod short_cuts;
+mod straight;
 mod taken_over;
 
 pub fn all() -> Vec<Fixture> {
@@ -77,6 +80,9 @@ pub fn all() -> Vec<Fixture> {
         sctp::all(),
         races::all(),
         taken_over::all(),
+        left_behind::all(),
+        own_source::all(),
+        straight::all(),
     ];
     parts.concat()
 }
