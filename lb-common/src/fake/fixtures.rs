@@ -27,8 +27,10 @@ mod host;
 mod icmp;
 mod inherited;
 mod left_behind;
+mod let_out;
 mod masquerade;
 mod networks;
+mod no_short_cuts;
 mod node_port;
 mod own_source;
 mod pods;
@@ -83,6 +85,8 @@ pub fn all() -> Vec<Fixture> {
         left_behind::all(),
         own_source::all(),
         straight::all(),
+        no_short_cuts::all(),
+        let_out::all(),
     ];
     parts.concat()
 }
