@@ -24,6 +24,7 @@ mod direct;
 mod flows;
 mod fragments;
 mod host;
+mod host_ways;
 mod icmp;
 mod inherited;
 mod left_behind;
@@ -35,6 +36,7 @@ mod node_port;
 mod own_source;
 mod pods;
 mod policy;
+mod quotes;
 mod races;
 mod ranges;
 mod refused;
@@ -87,6 +89,8 @@ pub fn all() -> Vec<Fixture> {
         straight::all(),
         no_short_cuts::all(),
         let_out::all(),
+        quotes::all(),
+        host_ways::all(),
     ];
     parts.concat()
 }
