@@ -10,7 +10,7 @@ use lb_common::fake::{Fake, Step, run};
 use super::bpf;
 use super::kernel::Kernel;
 
-/// Runs packets through the kernel's programs and returns, for each packet that the stack gets, whether its checksum is
+/// Runs packets through the kernel's programs and returns, for each packet that a stack gets, whether its checksum is
 /// right afterwards. Requires [`Kernel::reports_checksums`].
 pub fn sums<'a>(
     kernel: &mut Kernel,
@@ -29,9 +29,10 @@ pub fn sums<'a>(
             kernel.sum_stays_right(step)?.map(Some)
         };
         let Some(is_right) = is_right else { continue };
-        // The checksum of a packet that is sent out again, such as a rejection, is never read.
+        // The checksum of a packet that goes back where it came from, such as a rejection, is never read. The stack of
+        // a pod reads that of a packet that was sent there.
         let (verdict, _) = run(step, &host);
-        if matches!(verdict, Verdict::Pass(_) | Verdict::Translated(_)) {
+        if matches!(verdict, Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Sent(_)) {
             sums.extend(is_right.map(|is_right| (step, is_right)));
         }
     }
