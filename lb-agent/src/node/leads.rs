@@ -87,9 +87,12 @@ impl<'a> Leads<'a> {
         if !pods.is_empty() {
             return pods.iter().any(|pattern| pattern.matches(&link.name));
         }
-        // The kernel announces the first end of a new pair before the second exists: its peer is 0 until it changes.
-        let peer_is_gone =
-            link.peer.is_some_and(|peer| peer != 0 && !self.view.links.contains_key(&peer));
+        // The peer is 0 in the first end of a new pair, which the kernel announces before the second exists, and in an
+        // end that is being deleted. The latter stays a pod's while a bridge has it.
+        let peer_is_gone = link.peer.is_some_and(|peer| match peer {
+            0 => link.is_up || link.controller.is_some(),
+            peer => !self.view.links.contains_key(&peer),
+        });
         let leads_out = || {
             let is_second = self.other_end_leads_out(link) == Some(true);
             // A port has neither address nor route: its bridge has them.

@@ -6,10 +6,9 @@ use super::*;
 #[test]
 fn a_veth_whose_pair_is_not_complete_is_no_pods() {
     let mut view = view();
-    for peer in [None, Some(0)] {
-        drop(view.links.insert(30, Link { peer, ..link(30, "tmp1", LinkKind::Veth) }));
-        assert_eq!(role(&view, &node(), "tmp1"), None, "{peer:?}");
-    }
+    let first = Link { peer: Some(0), is_up: false, ..link(30, "tmp1", LinkKind::Veth) };
+    drop(view.links.insert(30, first));
+    assert_eq!(role(&view, &node(), "tmp1"), None);
     drop(view.links.insert(31, Link { peer: Some(30), ..link(31, "veth9", LinkKind::Veth) }));
     assert_eq!(role(&view, &node(), "veth9"), None, "both ends are here");
     drop(view.links.remove(&30));
@@ -97,4 +96,17 @@ fn a_port_of_the_bridge_that_leads_out_is_ambiguous() {
     let mut view = view();
     view.routed.default.insert(3);
     assert_eq!(ambiguous(&view, &node()), ["veth1"]);
+}
+
+/// The kernel deletes the other end first, and reports the port of the bridge twice more.
+#[test]
+fn a_veth_that_is_being_deleted_stays_a_pods_while_a_bridge_has_it() {
+    let mut view = view();
+    let veth = view.links.get_mut(&4).unwrap();
+    (veth.peer, veth.elsewhere) = (Some(0), None);
+    for is_up in [true, false] {
+        view.links.get_mut(&4).unwrap().is_up = is_up;
+        assert_eq!(role(&view, &node(), "veth1"), Some(Role::Pod));
+        assert!(unserved(&view, &node()).is_empty(), "the bridge is served by its ports");
+    }
 }
