@@ -21,18 +21,19 @@ mod cluster_ip;
 mod collided;
 mod delivery;
 mod direct;
+mod direct_and_service;
 mod flows;
 mod fragments;
 mod host;
-mod host_ways;
+mod host_exits;
 mod icmp;
 mod inherited;
 mod left_behind;
-mod let_out;
 mod masquerade;
 mod networks;
-mod no_short_cuts;
+mod no_bypass;
 mod node_port;
+mod not_redirected;
 mod own_source;
 mod pods;
 mod policy;
@@ -48,7 +49,6 @@ mod sent;
 mod sets;
 mod shapes;
 mod short_cuts;
-mod straight;
 mod taken_over;
 
 pub fn all() -> Vec<Fixture> {
@@ -86,11 +86,11 @@ pub fn all() -> Vec<Fixture> {
         taken_over::all(),
         left_behind::all(),
         own_source::all(),
-        straight::all(),
-        no_short_cuts::all(),
-        let_out::all(),
+        direct_and_service::all(),
+        no_bypass::all(),
+        not_redirected::all(),
         quotes::all(),
-        host_ways::all(),
+        host_exits::all(),
     ];
     parts.concat()
 }

@@ -18,10 +18,10 @@ use crate::flow::{Flow, FlowKey, Tuple};
 use crate::forward::Scratch;
 use crate::wire::tcp;
 
+mod exits;
 mod lives;
 mod origins;
 mod records;
-mod ways_out;
 
 #[test]
 fn every_fixture_is_what_it_says() {
