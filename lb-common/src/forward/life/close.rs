@@ -20,6 +20,9 @@ const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// of an idle sender has all been acknowledged, and a RST in the middle of fast traffic only shortens the life of its
 /// flow to a keep-alive interval.
 const PROVEN: u32 = 1 << 16;
+/// The largest progress of the acknowledgements of one end from one record to the next that is believed as it is. Faster
+/// ends acknowledge a bulk transfer, in which their own sequence numbers hardly move.
+const PROGRESS: u32 = 1 << 20;
 /// Nanoseconds between a RST and a later packet of its sender that proves the RST forged: reordering delays no segment
 /// for so long.
 const REFUTED: u64 = 1 << 27;
@@ -87,6 +90,30 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     if is_proven && found.flow.is_protected() {
         tiers::release(tables, found);
     }
+}
+
+/// The acknowledgement number of a packet that the entry which was found may record; 0 where it shows nothing.
+///
+/// A recorded number proves a later RST or FIN of the other end. So a number far from the last one counts only in a
+/// segment whose sequence number is what the other end expects: otherwise a forger would need one segment in the name of
+/// each end. Between ends that both send faster than [`PROGRESS`] a tick the record may stay an old one; then a RST of
+/// theirs shortens the life of their flow to a keep-alive interval.
+#[inline(never)]
+pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
+    packet: &P,
+    tables: &T,
+    view: &View,
+    found: &mut Found,
+    acknowledged: u32,
+) -> u32 {
+    let last = found.flow.expected;
+    let is_near = acknowledged.wrapping_sub(last).wrapping_add(PROVEN) <= PROGRESS + PROVEN;
+    let is_believed = last == 0
+        || is_near
+        || found.flow.is_masquerade()
+        || !found.find_opposite(tables)
+        || is_proven(packet, view, found, PROVEN);
+    if is_believed { acknowledged } else { 0 }
 }
 
 /// Whether a RST or FIN comes from the end that it names, by its sequence number, as in netfilter

@@ -75,6 +75,8 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     if shown.fin != 0 && !close::is_end(packet, tables, view, found) {
         // A forger's acknowledgement number would prove a later RST in the name of the other end.
         (shown, expected) = (Shown::CLAIMED_FIN, 0);
+    } else if expected != 0 {
+        expected = close::recorded(packet, tables, view, found, expected);
     }
     let mut touch =
         Touch { seen: Flow::seen_at(now, tables.tick()), shown, expected, is_alive: false };
