@@ -77,6 +77,9 @@ fn hooks_return_to_a_cgroup_that_was_made_anew() -> Result<()> {
     wait_until_ok(SOON, "the hooks are gone with their cgroup", || has(0))?;
     fs::create_dir(&own)?;
     wait_until_ok(SOON, "the hooks are attached to the new cgroup", || has(4))?;
+    let log = agent.log_end(1_000);
+    let failed: Vec<&str> = log.lines().filter(|line| line.contains("repair failed")).collect();
+    ensure!(failed.len() <= 4, "a fault is logged more than once: {failed:#?}");
     agent.stop()?;
     Ok(fs::remove_dir(&own)?)
 }

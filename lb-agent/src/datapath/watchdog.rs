@@ -39,12 +39,11 @@ impl Datapath {
     /// Inspects every link that should exist, and repairs faults.
     pub fn inspect(&mut self) -> Findings {
         let mut findings = Findings::default();
+        let earlier = std::mem::take(&mut self.unrepaired);
         match self.restore() {
             Ok(faults) => findings.repaired = faults,
             Err(error) => {
-                let error = crate::chain(&error);
-                warn!(error, "removed pins could not be restored yet");
-                findings.problems.push(format!("pins are missing: {error}"));
+                findings.problems.push(format!("pins are missing: {}", crate::chain(&error)));
                 findings.is_unpinned = true;
             }
         }
@@ -82,7 +81,6 @@ impl Datapath {
                     Ok(fault) => findings.repaired.extend(fault),
                     Err(error) => {
                         let error = crate::chain(&error);
-                        warn!(hook = name, error, "socket hook could not be reattached");
                         findings.problems.push(format!(
                             "socket hook {name}: it cannot be reattached, so processes of this host may not reach \
                              Services: {error}; the agent retries every two seconds: remove the cause that the error \
@@ -93,6 +91,11 @@ impl Datapath {
             }
             self.cgroup = Some((path, cgroup));
         }
+        // Only when it is new: the next inspection, two seconds later, finds the same.
+        for problem in findings.problems.iter().filter(|it| !earlier.contains(it)) {
+            warn!(problem, "repair failed");
+        }
+        self.unrepaired.clone_from(&findings.problems);
         findings.problems.extend(self.displaced.problems(Instant::now()));
         findings
     }
