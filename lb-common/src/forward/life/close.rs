@@ -110,7 +110,6 @@ pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
     let is_near = acknowledged.wrapping_sub(last).wrapping_add(PROVEN) <= PROGRESS + PROVEN;
     let is_believed = last == 0
         || is_near
-        || found.flow.is_masquerade()
         || !found.find_opposite(tables)
         || is_proven(packet, view, found, PROVEN);
     if is_believed { acknowledged } else { 0 }
