@@ -89,8 +89,6 @@ pub struct Datapath {
     /// Directory of the cgroup whose sockets are served, by its path and open.
     cgroup: Option<(PathBuf, File)>,
     displaced: displaced::Displaced,
-    /// Faults that the last inspection could not repair, as sentences for operators.
-    unrepaired: Vec<String>,
     /// Maps of another size that new ones replaced; kept until no program uses them.
     replaced: Vec<Replaced>,
     /// The data path of another layout, which serves until this one is programmed.
@@ -166,7 +164,6 @@ impl Datapath {
             accelerated: BTreeSet::new(),
             cgroup: None,
             displaced: displaced::Displaced::default(),
-            unrepaired: Vec::new(),
             replaced,
             previous,
             lock,

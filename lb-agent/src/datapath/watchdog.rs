@@ -29,8 +29,10 @@ pub struct Findings {
     pub failed: Vec<(u32, String)>,
     /// Interfaces that lost the XDP program, and why it was not attached again.
     pub decelerated: Vec<(u32, String)>,
-    /// Messages for operators: faults that are not repaired, or that recur.
-    pub problems: Vec<String>,
+    /// Messages for operators about faults that are not repaired.
+    pub unrepaired: Vec<String>,
+    /// Messages for operators about faults that recur.
+    pub recurring: Vec<String>,
     /// Whether pins are missing and cannot be restored: the data path would end with this process.
     pub is_unpinned: bool,
 }
@@ -39,11 +41,10 @@ impl Datapath {
     /// Inspects every link that should exist, and repairs faults.
     pub fn inspect(&mut self) -> Findings {
         let mut findings = Findings::default();
-        let earlier = std::mem::take(&mut self.unrepaired);
         match self.restore() {
             Ok(faults) => findings.repaired = faults,
             Err(error) => {
-                findings.problems.push(format!("pins are missing: {}", crate::chain(&error)));
+                findings.unrepaired.push(format!("pins are missing: {}", crate::chain(&error)));
                 findings.is_unpinned = true;
             }
         }
@@ -81,7 +82,7 @@ impl Datapath {
                     Ok(fault) => findings.repaired.extend(fault),
                     Err(error) => {
                         let error = crate::chain(&error);
-                        findings.problems.push(format!(
+                        findings.unrepaired.push(format!(
                             "socket hook {name}: it cannot be reattached, so processes of this host may not reach \
                              Services: {error}; the agent retries every two seconds: remove the cause that the error \
                              names"
@@ -91,12 +92,7 @@ impl Datapath {
             }
             self.cgroup = Some((path, cgroup));
         }
-        // Only when it is new: the next inspection, two seconds later, finds the same.
-        for problem in findings.problems.iter().filter(|it| !earlier.contains(it)) {
-            warn!(problem, "repair failed");
-        }
-        self.unrepaired.clone_from(&findings.problems);
-        findings.problems.extend(self.displaced.problems(Instant::now()));
+        findings.recurring = self.displaced.problems(Instant::now());
         findings
     }
 

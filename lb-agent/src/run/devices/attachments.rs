@@ -235,7 +235,7 @@ impl Attachments {
     ) -> (bool, Vec<(u32, String)>) {
         // The missing links of a recreated interface are not a fault that another program caused.
         self.attach_made_anew(maps, numbers);
-        let Findings { repaired, failed, decelerated, problems, is_unpinned } =
+        let Findings { repaired, failed, decelerated, unrepaired, recurring, is_unpinned } =
             self.datapath.inspect();
         for (index, error) in failed {
             if let Some(device) = self.attached.remove(index) {
@@ -245,7 +245,11 @@ impl Attachments {
         for fault in &repaired {
             numbers.repaired(*fault);
         }
-        self.problems = problems;
+        // The next inspection, two seconds later, finds the same.
+        for problem in unrepaired.iter().filter(|it| !self.problems.contains(it)) {
+            warn!(problem, "repair failed");
+        }
+        self.problems = [unrepaired, recurring].concat();
         self.unpinned = is_unpinned.then(|| self.unpinned.unwrap_or_else(Instant::now));
         (!repaired.is_empty(), decelerated)
     }
