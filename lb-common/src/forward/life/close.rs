@@ -95,8 +95,8 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
 /// The acknowledgement number of a packet that the entry which was found may record; 0 where it shows nothing.
 ///
 /// A recorded number proves a later RST or FIN of the other end. So a number far from the last one counts only in a
-/// segment whose sequence number is what the other end expects: otherwise a forger would need one segment in the name of
-/// each end. Between ends that both send faster than [`PROGRESS`] a tick the record may stay an old one; then a RST of
+/// segment whose sequence number is what the other end expects: otherwise one forged segment in the name of each
+/// end would end a flow. Between ends that both send faster than [`PROGRESS`] a tick the record may stay an old one; then a RST of
 /// theirs shortens the life of their flow to a keep-alive interval.
 #[inline(never)]
 pub(in crate::forward) fn recorded<P: Packet, T: Flows>(

@@ -49,7 +49,7 @@ fn bytes(data: Vec<u8>, tables: &Fake) -> Bytes {
 const V4: [&str; 3] = [world::POD4, world::CLUSTER4, world::REMOTE4];
 const V6: [&str; 3] = [world::POD6, world::CLUSTER6, world::REMOTE6];
 
-/// What becomes of a packet of a known flow of a pod, and the packet afterwards.
+/// The verdict for a packet of a known flow of a pod, and the packet afterwards.
 fn follows(
     [pod, cluster, remote]: [&str; 3],
     transport: Transport,
@@ -113,7 +113,7 @@ fn route_is_asked_for_by_the_traffic_class() {
     assert_eq!(of_v6.to_ne_bytes(), [0x0b, 0x81, 0x23, 0x45]);
 }
 
-/// What becomes of a packet of the host to a backend of this node.
+/// The verdict for a packet of the host to a backend of this node.
 fn of_host(change: impl Fn(&mut Datagram), segment: usize) -> Verdict {
     let tables = node(world::LOCAL4, true);
     let mut asks = packet("192.168.0.10:45000", world::CLUSTER4, Transport::Udp(true));

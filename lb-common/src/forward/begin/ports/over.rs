@@ -79,12 +79,8 @@ pub(super) fn end_idle<T: Flows + Node>(
     if idle < life::SHORTEST {
         return false;
     }
-    key.write_opposite(reply, &mut other.key);
-    other.flow.seen = 0;
-    // The entry may belong to another flow by now: then its packets only delay the end of this one.
-    let _found: bool = tables.flow(&other.key, &mut other.flow);
+    let idle = now.saturating_sub(last_seen(tables, (key, reply), other));
     let Some(settings) = tables.settings() else { return false };
-    let idle = now.saturating_sub(reply.seen.max(other.flow.seen));
     if idle < u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND {
         return false;
     }
