@@ -3,8 +3,8 @@
 use std::vec::Vec;
 
 use super::world::{
-    CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, LOCAL4, LOCAL6, NODE4, NODE6, POD4, POD6, REMOTE4,
-    REMOTE6,
+    CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, LOCAL4, LOCAL6, NODE4, NODE6, OUT_MTU, POD4, POD6,
+    REMOTE4, REMOTE6,
 };
 use super::{Datagram, Fake, Fixture, Transport, at};
 use crate::addr::{Port, Protocol};
@@ -189,6 +189,12 @@ const TRANSPORTS: [(&str, [Transport; 3]); 3] = [
 /// A packet between two ends.
 fn packet(source: &str, destination: &str, transport: Transport) -> Datagram {
     Datagram::new(at(source), at(destination), transport)
+}
+
+/// A UDP packet as large as the routes of the fixtures take.
+fn filled(datagram: Datagram) -> Datagram {
+    let headers = if datagram.source.ip.is_v4() { 20 + 8 } else { 40 + 8 };
+    datagram.with(&std::vec![7; usize::from(OUT_MTU) - headers])
 }
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
