@@ -6,7 +6,7 @@ use std::thread;
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
-use lb_tests::manifest::Service;
+use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Failure, Kept, Protocol};
@@ -17,6 +17,7 @@ in_both_shapes!(
     masqueraded_pods_talk_to_a_server_outside_from_node_ports,
     random_masquerade_loses_no_connection_beside_hundreds_of_node_ports,
     connection_outlives_that_its_port_becomes_a_node_port,
+    masqueraded_pod_reaches_a_backend_from_the_port_of_a_flow_to_it,
 );
 
 /// `NodePorts` of Services with a local, a remote, and no backend.
@@ -101,11 +102,11 @@ fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-/// Masquerades the connections of node-a's pods to the external client with the node's address and these ports.
-fn masquerade(rig: &Rig, ports: &str) -> Result<()> {
+/// Masquerades the connections of node-a's pods to a machine with the node's address and these ports.
+fn masquerade(rig: &Rig, to: &Member, ports: &str) -> Result<()> {
     let node = rig.node(0)?;
     let [pods4, pods6] = node.pod_ranges();
-    let outside = rig.client().addresses();
+    let outside = to.addresses();
     let rules = format!(
         "table inet t; delete table inet t;
          table inet t {{ chain c {{
@@ -140,7 +141,7 @@ fn random_masquerade_loses_no_connection_beside_hundreds_of_node_ports(shape: Sh
     rig.manifests().write("many", &many)?;
     let last = rig.node(0)?.addresses().socket(Family::V4, 30_100 + 8 * (NODE_PORTS - 1));
     until(rig.client(), Ask::tcp(last), |it| it.as_ref().is_err_and(|it| *it == Failure::Refused))?;
-    masquerade(&rig, ports)?;
+    masquerade(&rig, rig.client(), ports)?;
     for (family, protocol) in matrix() {
         let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));
         // Two pods at the same time, whose connections share the node's address and its ports.
@@ -187,7 +188,7 @@ fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
     for port in TAKEN {
         // A CNI plugin with random ports chooses such a port from time to time.
-        masquerade(rig, &port.to_string())?;
+        masquerade(rig, rig.client(), &port.to_string())?;
         for (family, protocol) in matrix() {
             let flow = kept(rig, rig.pod(0, 1)?, (family, protocol), None)?;
             let client = flow.ask()?.client;
@@ -215,6 +216,33 @@ fn connection_outlives_that_its_port_becomes_a_node_port(shape: Shape) -> Result
         for _ in 0..3 {
             let answer = kept.ask().with_context(|| format!("{flow:?}"))?;
             ensure!(answer.server == rig.client().name(), "{flow:?}: {answer:?}");
+        }
+    }
+    Ok(())
+}
+
+/// A CNI plugin with random ports chooses the port of a flow that the agent masquerades to the same backend.
+fn masqueraded_pod_reaches_a_backend_from_the_port_of_a_flow_to_it(shape: Shape) -> Result<()> {
+    let rig = rig(shape)?;
+    let (node, server) = (rig.node(0)?, rig.node(1)?);
+    let service = Service::new("host", 13)?.port(80, TARGET).node_port(LATER);
+    rig.manifests().apply(&service.endpoints([Endpoint::host(server)]))?;
+    // A datagram to a flow that was answered keeps its source (ADR 0031).
+    for (family, protocol) in matrix().filter(|(_, protocol)| *protocol == Protocol::Tcp) {
+        let question = Ask::new(protocol, node.addresses().socket(family, LATER));
+        until(rig.client(), question, |it| it.as_ref().is_ok_and(|it| it.server == server.name()))?;
+        let flow = rig.client().peer().keep(question)?;
+        let ours = flow.ask()?.client;
+        ensure!(ours.ip() == node.addresses().of(family), "seen as {ours}");
+        masquerade(&rig, server, &ours.port().to_string())?;
+        let direct = Ask::new(protocol, server.addresses().socket(family, TARGET));
+        let pod = rig.pod(0, 1)?.peer().keep(direct)?;
+        for _ in 0..3 {
+            let answer = pod.ask().with_context(|| format!("{direct:?} from {ours}"))?;
+            ensure!(answer.server == server.name(), "{answer:?}");
+            ensure!(answer.client.ip() == ours.ip() && answer.client != ours, "{answer:?}");
+            let answer = flow.ask().with_context(|| format!("{question:?} from {ours}"))?;
+            ensure!(answer.server == server.name() && answer.client == ours, "{answer:?}");
         }
     }
     Ok(())

@@ -114,6 +114,11 @@ impl<'a> Leads<'a> {
         self.carriers.contains(&link.index)
     }
 
+    /// Reports whether packets of another interface, where programs may translate them, leave by this one as well.
+    pub(super) fn is_below(&self, link: &Link) -> bool {
+        self.carries(link) || link.controller.is_some()
+    }
+
     /// Returns the interface that carries the packets of `link`: the one below it, or itself as the port of a bond.
     fn carrier(&self, link: &Link) -> Option<u32> {
         let controller = link.controller.and_then(|index| self.view.links.get(&index));

@@ -53,7 +53,10 @@ pub(crate) fn assignments_among(
     let assignment = |link: &Link| {
         let role = role(link)?;
         let sources = Sources { link, view, primary: node.primary };
-        let device = device(role, sources, node);
+        let mut device = device(role, sources, node);
+        if matches!(role, Role::External | Role::L3) && leads.is_below(link) {
+            device.flags |= Device::CARRIES;
+        }
         let (index, number, name) = (link.index, link.number, link.name.clone());
         Some(Assignment { index, number, name, role, device, sources: sources.chosen() })
     };

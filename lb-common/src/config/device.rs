@@ -40,6 +40,9 @@ impl Device {
     pub const POD: u32 = 64;
     /// The interface is `lo`, where packets of this host to itself pass. Only the agent reads this bit.
     pub const HOST: u32 = 128;
+    /// Packets of another interface leave by this one as well (VLAN, macvlan, bridge, bond), and the program there may
+    /// have translated them.
+    pub const CARRIES: u32 = 256;
 }
 
 plain!(Device = 48 { source4, source6, bridge, flags, hardware, pad });

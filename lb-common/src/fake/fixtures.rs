@@ -48,6 +48,7 @@ mod sctp;
 mod sent;
 mod sets;
 mod shapes;
+mod shared_source;
 mod short_cuts;
 mod taken_over;
 
@@ -80,6 +81,7 @@ pub fn all() -> Vec<Fixture> {
         accelerator::all(),
         accelerated::all(),
         sent::all(),
+        shared_source::all(),
         short_cuts::all(),
         sctp::all(),
         races::all(),

@@ -175,7 +175,8 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     let (tuple, view) = (&headers.key.tuple, shape.view(headers));
     let class = classify::egress(packet, tables, settings, (tuple, view.v4), shape.role(*role));
     if class == Class::NoService {
-        return without_flow::<S, T>(tables, settings, headers, found);
+        let role = shape.role(*role);
+        return without_flow::<S, T>(tables, settings, headers, found, (view, role));
     }
     let may_ask = class != Class::Backend;
     if S::PLAIN && (may_ask || close::begins_or_ends(view)) {
@@ -196,15 +197,13 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     }
     if !known {
         let (view, role) = (shape.view(headers), shape.role(*role));
-        let may_have_our_source =
-            direct::may_have_our_source(settings, tuple, view, role) && packet.is_from_host();
-        if S::PLAIN && may_have_our_source {
-            return GIVE_UP;
-        }
-        if may_have_our_source && direct::has_our_source(tables, settings, headers, found) {
+        if !S::PLAIN
+            && direct::may_have_our_source(settings, tuple, view, role)
+            && direct::has_our_source(packet, tables, headers, found)
+        {
             return Ok(Next::Masquerade);
         }
-        return without_flow::<S, T>(tables, settings, headers, found);
+        return without_flow::<S, T>(tables, settings, headers, found, (view, role));
     }
     let flow = shape.flow(packet, found);
     match flow.kind {
@@ -238,12 +237,17 @@ fn without_flow<S: Shape, T: Tables>(
     settings: &Settings,
     headers: &Headers,
     found: &mut Found,
+    (view, role): (&View, Role),
 ) -> Step<Next> {
-    if direct::may_be_own(settings, &headers.key.tuple) {
+    let tuple = &headers.key.tuple;
+    if direct::may_be_recorded(settings, tuple, view, role) {
+        // The whole path also finds out whether the packet has the source of a masqueraded flow.
         if S::PLAIN {
             return GIVE_UP;
         }
-        direct::record_own(tables, settings, headers, found);
+        if direct::is_recorded(tables, settings, tuple) {
+            direct::record_own(tables, settings, headers, found);
+        }
     }
     NOT_OURS
 }

@@ -328,3 +328,17 @@ fn node_ports_are_served_on_the_primary_address_or_on_all() {
     assert_eq!(all[&Ip::from(ip("127.0.0.1"))], NODE);
     assert_eq!(all[&Ip::from(ip("fe80::5"))], NODE | NODE_PORTS, "no IPv6 node address: all of it");
 }
+
+/// A packet that the program of a VLAN has translated leaves by the interface below.
+#[test]
+fn interface_below_another_is_marked() {
+    let carries = |view: &View| -> Vec<String> {
+        let of = |it: &Assignment| it.device.flags & Device::CARRIES != 0;
+        assignments(view, &node()).into_iter().filter(of).map(|it| it.name).collect()
+    };
+    let mut view = view();
+    assert!(carries(&view).is_empty(), "ports of a bridge of pods are not external");
+    drop(view.links.insert(31, Link { peer: Some(2), ..link(31, "eth0.7", LinkKind::Over) }));
+    view.addresses.push(address(31, "172.21.0.1"));
+    assert_eq!(carries(&view), ["eth0"]);
+}

@@ -9,7 +9,7 @@
 //! external IP.
 
 use crate::addr::Protocol;
-use crate::config::{NodeSettings, Settings};
+use crate::config::{Device, NodeSettings, Settings};
 use crate::event::{Event, PassReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::forward::begin::ports;
@@ -100,8 +100,8 @@ fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut
     begin::end_tail(tables, found);
 }
 
-/// Whether a packet of a process of this host may begin a connection from the source of a masqueraded flow, by the
-/// packet alone: [`has_our_source`] looks for the flow.
+/// Whether a packet may begin a connection from the source of a masqueraded flow, by the packet alone:
+/// [`has_our_source`] looks for the flow.
 #[inline(always)]
 pub(in crate::forward) fn may_have_our_source(
     settings: &Settings,
@@ -114,24 +114,39 @@ pub(in crate::forward) fn may_have_our_source(
         && settings.node.is_source_port(tuple.source_port)
 }
 
-/// Whether a new connection of a process of this host has the same source, towards a backend, as a masqueraded flow.
+/// Whether a new connection has the same source, towards a backend, as a masqueraded flow.
 ///
-/// Netfilter chose that source while the data path drains, or the process did while `ip_local_port_range` leaves no
-/// ports for translated sources. The replies would go to the client of that flow, so the connection gets a masquerade
-/// of its own, which is found from then on. Packets that do not begin a connection may have that source legitimately:
-/// during a hand-over, programs of the other data path give it to them.
+/// Netfilter chose that source, by rules of a CNI plugin or while the data path drains; or a process of this host did,
+/// while `ip_local_port_range` leaves no ports for translated sources. The replies would go to the client of that flow,
+/// so the connection gets a masquerade of its own, which is found from then on.
+///
+/// A forwarded packet may have that source legitimately: at an interface below another one, from the program above; and
+/// during an upgrade, from the program of another layout, if it is no first packet.
 ///
 /// VERIFIER: a function of its own: the key of the replies fills a part of the stack.
 #[inline(never)]
-pub(in crate::forward) fn has_our_source<T: Clock + Filters + Flows>(
+pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows + Node>(
+    packet: &P,
     tables: &T,
-    settings: &Settings,
     headers: &Headers,
     found: &mut Found,
 ) -> bool {
-    let is_taken = settings.node.may_be_own(&headers.key.tuple.source)
-        && found.find_answers(tables, headers, Side::INGRESS)
-        && found.answers.flow.kind == Kind::UNMASQUERADE;
+    let is_from_host = packet.is_from_host();
+    let carries = || {
+        let device = tables.device(packet.device());
+        device.is_none_or(|device| device.flags & Device::CARRIES != 0)
+    };
+    let is_nodes = |source| tables.settings().is_some_and(|all| all.node.may_be_own(source));
+    if !is_nodes(&headers.key.tuple.source)
+        || !is_from_host && carries()
+        || !found.find_answers(tables, headers, Side::INGRESS)
+        || found.answers.flow.kind != Kind::UNMASQUERADE
+    {
+        return false;
+    }
+    // A datagram does not show whether it is the first. The flow of a flood has no answers; other conflicts are rare.
+    let is_taken =
+        is_from_host || headers.view.is_syn() || found.answers.flow.shown.established == 0;
     if is_taken {
         let Found { flow, answers, .. } = found;
         answers.flow.write_entry(Kind::MASQUERADE, flow);
@@ -173,10 +188,38 @@ fn is_taken<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &m
 /// All numbers of the usual range count: the `NodePort` may be created while the connection is open.
 #[inline(always)]
 pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple) -> bool {
-    (settings.may_become_node_port(tuple.source_port)
+    looks_like_frontend(settings, tuple) && settings.node.may_be_own(&tuple.source)
+}
+
+#[inline(always)]
+fn looks_like_frontend(settings: &Settings, tuple: &Tuple) -> bool {
+    settings.may_become_node_port(tuple.source_port)
         || NodeSettings::is_shared_port(tuple.source_port)
-        || settings.services.may_be_vip(&tuple.source))
+        || settings.services.may_be_vip(&tuple.source)
+}
+
+/// Whether [`record_own`] may have something to record about a packet that leaves an interface and follows no flow, by
+/// the packet alone.
+#[inline(always)]
+pub(in crate::forward) fn may_be_recorded(
+    settings: &Settings,
+    tuple: &Tuple,
+    view: &View,
+    role: Role,
+) -> bool {
+    (looks_like_frontend(settings, tuple) || may_have_our_source(settings, tuple, view, role))
         && settings.node.may_be_own(&tuple.source)
+}
+
+/// Whether it has: from a port for translated sources, only connections to possible backends matter.
+#[inline(always)]
+pub(in crate::forward) fn is_recorded<T: Filters>(
+    tables: &T,
+    settings: &Settings,
+    tuple: &Tuple,
+) -> bool {
+    looks_like_frontend(settings, tuple)
+        || tables.may_be_backend(&tuple.destination, tuple.destination_port)
 }
 
 /// Records the replies to such a packet, unless they are requests of a flow through a service.
@@ -206,17 +249,15 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     }
 }
 
-/// Whether the tuple of a reply in the making belongs to a connection that this node began: then its flow needs another
-/// port.
+/// Whether the tuple of a reply in the making belongs to a connection that this node began or masquerades: then its flow
+/// needs another port.
 #[inline(always)]
 pub(in crate::forward) fn has_answers<T: Filters>(
     tables: &T,
     settings: &Settings,
     reply: &FlowKey,
 ) -> bool {
-    NodeSettings::is_shared_port(reply.tuple.destination_port)
-        && settings.node.may_be_own(&reply.tuple.destination)
-        && is_own(tables, reply)
+    settings.node.may_be_own(&reply.tuple.destination) && is_own(tables, reply)
 }
 
 /// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.

@@ -11,9 +11,15 @@ use crate::wire::tcp;
 
 /// How many answers are recorded after a packet to a server outside.
 fn recorded(from: &str, flags: u8, settings: u32) -> usize {
+    recorded_to(world::CLIENT4, from, flags, settings)
+}
+
+/// The same after a packet to a backend or a server outside.
+fn recorded_to(to: &str, from: &str, flags: u8, settings: u32) -> usize {
     let mut tables = Fake::node();
+    let _service = tables.add_service(1, &[(world::REMOTE4, false)]);
     tables.settings.node.flags |= settings;
-    let packet = Datagram::new(at(from), at(world::CLIENT4), Transport::Tcp(flags));
+    let packet = Datagram::new(at(from), at(to), Transport::Tcp(flags));
     let mut sends = step(Hook::EdgeEgress, packet.build());
     sends.from_host = true;
     assert_eq!(run(&sends, &tables).0, Verdict::Pass(PassReason::NotOurs));
@@ -27,6 +33,17 @@ fn only_connections_of_the_node_with_a_port_like_a_frontends_are_recorded() {
     assert_eq!(recorded("192.168.0.10:700", tcp::SYN, 0), 1, "the port of a translated source");
     assert_eq!(recorded("192.168.0.10:45000", tcp::SYN, 0), 0, "an ordinary port");
     assert_eq!(recorded("10.1.0.5:30080", tcp::SYN, 0), 0, "a pod");
+}
+
+/// CNI plugins that masquerade with random ports choose ports for translated sources, too. Only the first packet counts:
+/// the table is small, and later ones pass at the cost of a packet for no Service.
+#[test]
+fn connections_to_a_backend_from_a_port_for_translated_sources_are_recorded() {
+    let source = "192.168.0.10:61005";
+    assert_eq!(recorded_to(world::REMOTE4, source, tcp::SYN, 0), 1);
+    assert_eq!(recorded_to(world::REMOTE4, source, tcp::ACK, 0), 0, "a later segment");
+    assert_eq!(recorded_to(world::CLIENT4, source, tcp::SYN, 0), 0, "no backend");
+    assert_eq!(recorded_to(world::REMOTE4, "10.1.0.5:61005", tcp::SYN, 0), 0, "a pod");
 }
 
 /// A RST gets no answer, and a flood that is refused would fill the table. While the data path drains, answers are the

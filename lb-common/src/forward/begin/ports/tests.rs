@@ -6,11 +6,12 @@ use std::format;
 use super::{NEXT, ROUND, source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
 use crate::config::NodeSettings;
-use crate::event::{DropReason, Event, Hook, Translation, Verdict};
-use crate::fake::{Datagram, Fake, Meanwhile, Step, at, run, world};
+use crate::event::{DropReason, Event, Hook, PassReason, Translation, Verdict};
+use crate::fake::{Datagram, Fake, Meanwhile, Step, Transport, at, run, world};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::hash;
 use crate::tables::Filters as _;
+use crate::wire::tcp;
 
 fn step(hook: Hook, packet: &Datagram) -> Step {
     let verdict = Verdict::Translated(Translation::NewFlow);
@@ -130,8 +131,7 @@ fn unanswered_flow_in_use_keeps_its_port() {
     let sends = |tables: &Fake, number: u16, seconds: u64| {
         tables.clock.set(tables.clock.get() + seconds * 1_000_000_000);
         let client = format!("203.0.113.9:{}", 50_000 + number);
-        let datagram =
-            |to: &str| Datagram::new(at(&client), at(to), crate::fake::Transport::Udp(true));
+        let datagram = |to: &str| Datagram::new(at(&client), at(to), Transport::Udp(true));
         let comes = step(Hook::EdgeIngress, &datagram(world::NODE4));
         let leaves = step(Hook::EdgeEgress, &datagram(world::REMOTE4));
         let _followed = run(&comes, tables);
@@ -208,6 +208,28 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
         let _passed = connects(&tables, port);
     }
     assert!((600..1_024).contains(&source(&tables)));
+}
+
+/// A CNI plugin with random ports has masqueraded the connection of a pod to the backend.
+#[test]
+fn source_of_a_connection_that_netfilter_masquerades_is_not_used() {
+    let source = |tables: &Fake| {
+        let comes = step(Hook::EdgeIngress, &Datagram::syn(world::CLIENT4, world::NODE4));
+        assert_eq!(run(&comes, tables).0, comes.verdict);
+        let leaves = step(Hook::EdgeEgress, &Datagram::syn(world::CLIENT4, world::REMOTE4));
+        let masqueraded = run(&leaves, tables).0;
+        assert_eq!(masqueraded, Verdict::Translated(Translation::Masquerade));
+        let masquerade = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
+        tables.all_flows()[&masquerade].to.source_port
+    };
+    let (tables, ..) = node();
+    let first = source(&tables);
+    let (tables, ..) = node();
+    let own = Endpoint::new(at(world::NODE4).ip, first);
+    let connects = Datagram::new(own, at(world::REMOTE4), Transport::Tcp(tcp::SYN));
+    let passed = run(&step(Hook::EdgeEgress, &connects), &tables).0;
+    assert_eq!(passed, Verdict::Pass(PassReason::NotOurs));
+    assert_ne!(source(&tables), first);
 }
 
 /// Records outlive connections: where all ports of one round have one, the next port is given all the same.
