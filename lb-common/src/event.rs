@@ -217,9 +217,9 @@ names! {
     Hook {
         PodIngress = "pod_ingress", "tc ingress of a pod interface: packets from a pod";
         PodEgress = "pod_egress", "tc egress of a pod interface: packets to a pod";
-        EdgeIngress = "edge_ingress", "tc ingress of an external interface: packets from outside";
-        EdgeEgress = "edge_egress", "tc egress of an external interface: packets to outside";
-        EdgeXdp = "edge_xdp", "XDP of an external interface: packets from outside";
+        ExternalIngress = "external_ingress", "tc ingress of an external interface: packets from outside";
+        ExternalEgress = "external_egress", "tc egress of an external interface: packets to outside";
+        ExternalXdp = "external_xdp", "XDP of an external interface: packets from outside";
         HostIngress = "host_ingress", "tc ingress of lo: replies of backends on this host to its own processes";
         HostEgress = "host_egress", "tc egress of lo: packets of this host to its own addresses";
     }

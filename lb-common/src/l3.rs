@@ -214,7 +214,7 @@ mod tests {
     fn at_tc() -> impl Iterator<Item = Fixture> {
         let is_tc = |fixture: &Fixture| {
             !fixture.tables.settings.has(Settings::BYPASSES)
-                && fixture.steps.iter().all(|it| it.hook != Hook::EdgeXdp)
+                && fixture.steps.iter().all(|it| it.hook != Hook::ExternalXdp)
         };
         fixtures::all().into_iter().filter(is_tc)
     }

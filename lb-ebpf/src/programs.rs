@@ -28,13 +28,13 @@ pub(crate) fn pod_egress(context: TcContext) -> i32 {
 
 /// Packets from outside.
 #[classifier]
-pub(crate) fn edge_ingress(context: TcContext) -> i32 {
+pub(crate) fn external_ingress(context: TcContext) -> i32 {
     ingress::<EXTERNAL>(context)
 }
 
 /// Packets to outside.
 #[classifier]
-pub(crate) fn edge_egress(context: TcContext) -> i32 {
+pub(crate) fn external_egress(context: TcContext) -> i32 {
     egress::<EXTERNAL>(context)
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn l3_ingress(context: TcContext) -> i32 {
         let verdict = whole::ingress(&mut skb, &Kernel, scratch, Role::External);
         finish_l3(&mut skb.0, scratch, verdict, &mut target)
     });
-    report::tc(Hook::EdgeIngress, Direction::L3Ingress, target, verdict)
+    report::tc(Hook::ExternalIngress, Direction::L3Ingress, target, verdict)
 }
 
 /// Packets to outside by an interface without a link-layer header.
@@ -76,7 +76,7 @@ pub(crate) fn l3_egress(context: TcContext) -> i32 {
             finish_l3(&mut skb.0, scratch, verdict, &mut target)
         }
     });
-    report::tc(Hook::EdgeEgress, Direction::Egress, target, verdict)
+    report::tc(Hook::ExternalEgress, Direction::Egress, target, verdict)
 }
 
 /// Adds the link-layer header to a packet that leaves its interface for another one, or that is turned round.
@@ -104,9 +104,9 @@ fn finish_l3(
     }
 }
 
-/// Packets from outside, before the stack: an accelerator of `edge_ingress`, never needed.
+/// Packets from outside, before the stack: an accelerator of `external_ingress`, never needed.
 #[xdp]
-pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
+pub(crate) fn external_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
     let verdict = with(|scratch| {
         fast::ingress(&mut frame, &Kernel, scratch, Role::External).unwrap_or_else(|| {
@@ -115,10 +115,10 @@ pub(crate) fn edge_xdp(context: XdpContext) -> u32 {
             Verdict::Pass(PassReason::NotReady)
         })
     });
-    report::xdp(Hook::EdgeXdp, verdict, 0)
+    report::xdp(Hook::ExternalXdp, verdict, 0)
 }
 
-/// The whole path of packets before the stack, reached from `edge_xdp`.
+/// The whole path of packets before the stack, reached from `external_xdp`.
 #[xdp]
 pub(crate) fn xdp_path(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
@@ -130,7 +130,7 @@ pub(crate) fn xdp_path(context: XdpContext) -> u32 {
         }
         verdict
     });
-    report::xdp(Hook::EdgeXdp, verdict, to)
+    report::xdp(Hook::ExternalXdp, verdict, to)
 }
 
 /// The three places of tc programs, as constants of their functions.
@@ -153,7 +153,7 @@ const fn hooks_at(at: u8) -> (Role, Hook, Hook) {
 const fn hooks(role: Role) -> (Hook, Hook) {
     match role {
         Role::Pod => (Hook::PodIngress, Hook::PodEgress),
-        Role::External => (Hook::EdgeIngress, Hook::EdgeEgress),
+        Role::External => (Hook::ExternalIngress, Hook::ExternalEgress),
         Role::Host => (Hook::HostIngress, Hook::HostEgress),
     }
 }

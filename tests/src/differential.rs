@@ -137,15 +137,15 @@ fn compare_once(
 
 const fn code(hook: Hook, verdict: Verdict) -> u32 {
     match (hook, verdict) {
-        (Hook::EdgeXdp, Verdict::Pass(_) | Verdict::Translated(_)) => 2,
-        (Hook::EdgeXdp, Verdict::TurnedRound(_)) => 3,
-        (Hook::EdgeXdp, Verdict::Drop(_)) => 1,
+        (Hook::ExternalXdp, Verdict::Pass(_) | Verdict::Translated(_)) => 2,
+        (Hook::ExternalXdp, Verdict::TurnedRound(_)) => 3,
+        (Hook::ExternalXdp, Verdict::Drop(_)) => 1,
         // `XDP_REDIRECT`.
-        (Hook::EdgeXdp, Verdict::Sent(_)) => 4,
+        (Hook::ExternalXdp, Verdict::Sent(_)) => 4,
         (_, Verdict::Pass(_) | Verdict::Translated(_)) => u32::MAX,
         // `TC_ACT_REDIRECT`. At egress hooks, a drop is a redirect to an interface that does not exist.
         (_, Verdict::TurnedRound(_) | Verdict::Sent(_))
-        | (Hook::PodEgress | Hook::EdgeEgress | Hook::HostEgress, Verdict::Drop(_)) => 7,
+        | (Hook::PodEgress | Hook::ExternalEgress | Hook::HostEgress, Verdict::Drop(_)) => 7,
         (_, Verdict::Drop(_)) => 2,
     }
 }

@@ -111,7 +111,7 @@ fn compare(
     let outcomes = world.ask(&cases)?;
     if world.setup().has(NATIVE) {
         let agent = world.agent().context("our agent")?;
-        let count = agent.metric(&["lb_datapath_packets_total", "edge_xdp", "new_flow"])?;
+        let count = agent.metric(&["lb_datapath_packets_total", "external_xdp", "new_flow"])?;
         ensure!(count > 0.0, "XDP began no flow");
     }
     let wrong = cases.iter().zip(&outcomes).filter(|(case, outcome)| case.expected != **outcome);

@@ -28,7 +28,7 @@ fn question(number: u32) -> Step {
     let client = Endpoint::new(Ip::v4([203, high, middle, low]), Port::new(10_000));
     let packet = Datagram::new(client, at(world::NODE4), Transport::Udp(true)).build();
     let verdict = Verdict::Translated(Translation::NewFlow);
-    Step { hook: Hook::EdgeIngress, from_host: false, packet, verdict, out: None }
+    Step { hook: Hook::ExternalIngress, from_host: false, packet, verdict, out: None }
 }
 
 /// A node with a NodePort whose backend is on another node.

@@ -69,12 +69,12 @@ fn the_fast_path_is_the_same_in_the_kernel() {
     for (hook, what) in [
         (Hook::PodIngress, Translation::Forward),
         (Hook::PodEgress, Translation::Reply),
-        (Hook::EdgeIngress, Translation::Forward),
-        (Hook::EdgeIngress, Translation::Unmasquerade),
-        (Hook::EdgeEgress, Translation::Reply),
-        (Hook::EdgeEgress, Translation::Masquerade),
-        (Hook::EdgeXdp, Translation::Forward),
-        (Hook::EdgeXdp, Translation::Unmasquerade),
+        (Hook::ExternalIngress, Translation::Forward),
+        (Hook::ExternalIngress, Translation::Unmasquerade),
+        (Hook::ExternalEgress, Translation::Reply),
+        (Hook::ExternalEgress, Translation::Masquerade),
+        (Hook::ExternalXdp, Translation::Forward),
+        (Hook::ExternalXdp, Translation::Unmasquerade),
     ] {
         assert!(fast.contains_key(&(hook, Verdict::Translated(what))), "{hook:?}: {what:?}");
     }

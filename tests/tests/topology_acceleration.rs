@@ -87,12 +87,12 @@ fn is_on(node: &Node) -> Result<bool> {
 }
 
 fn counted(agent: &Agent, verdict: &str) -> Result<f64> {
-    agent.metric(&["lb_datapath_packets_total", "edge_xdp", verdict])
+    agent.metric(&["lb_datapath_packets_total", "external_xdp", verdict])
 }
 
 /// Packets that reached tc after XDP.
 fn counted_at_tc(agent: &Agent, verdict: &str) -> Result<f64> {
-    agent.metric(&["lb_datapath_packets_total", "edge_ingress", verdict])
+    agent.metric(&["lb_datapath_packets_total", "external_ingress", verdict])
 }
 
 fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
@@ -106,7 +106,7 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
         capture?.ensure_checksums().context(name)?;
     }
     for verdict in ["new_flow", "forward", "left_to_tc"] {
-        ensure!(counted(rig.agent(0)?, verdict)? > 0.0, "{verdict} at edge_xdp");
+        ensure!(counted(rig.agent(0)?, verdict)? > 0.0, "{verdict} at external_xdp");
     }
     // One in 65,536 complete checksums looks like a partial one, and XDP leaves its packet to tc.
     let left = counted(rig.agent(0)?, "partial_checksum")?;
@@ -114,7 +114,7 @@ fn node_ports_are_served_through_xdp(shape: Shape) -> Result<()> {
         let again = counted_at_tc(rig.agent(0)?, verdict)?;
         ensure!(
             again <= left,
-            "{again} times {verdict} at edge_ingress after XDP, {left} left to it"
+            "{again} times {verdict} at external_ingress after XDP, {left} left to it"
         );
     }
     Ok(())
@@ -181,7 +181,8 @@ fn is_sent_out(rig: &Rig, to: impl Fn(Family) -> SocketAddr) -> Result<()> {
         }
         let agent = rig.agent(0)?;
         let sent = |what| counted(agent, what);
-        let stack = || agent.metric(&["lb_datapath_packets_total", "edge_egress", "masquerade"]);
+        let stack =
+            || agent.metric(&["lb_datapath_packets_total", "external_egress", "masquerade"]);
         let before = [sent("to_backend")?, sent("to_client")?, stack()?];
         for _ in 0..10 {
             let answer = kept.ask().with_context(|| format!("{question:?}"))?;
@@ -331,7 +332,7 @@ fn a_program_that_somebody_detaches_is_attached_again_and_counted() -> Result<()
     repaired("unpinned", 1.0)?;
     until_shown(rig.agent(0)?, "attached")?;
     let programs: Vec<_> = fs::read_dir(pins(&rig, "programs")?)?.flatten().collect();
-    let programs = programs.iter().map(|object| object.path().join("edge_xdp"));
+    let programs = programs.iter().map(|object| object.path().join("external_xdp"));
     let programs: Vec<_> = programs.filter(|program| program.exists()).collect();
     programs.iter().try_for_each(fs::remove_file)?;
     wait_until_ok(SOON, "its program is pinned again", || {
@@ -352,7 +353,7 @@ fn an_earlier_program_goes_when_its_successor_cannot_be_had() -> Result<()> {
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;
     for object in fs::read_dir(pins(&rig, "programs")?)? {
-        let program = object?.path().join("edge_xdp");
+        let program = object?.path().join("external_xdp");
         fs::remove_file(&program)?;
         // A directory at the pin's path, so that the new program cannot be pinned.
         fs::create_dir(&program)?;
@@ -392,7 +393,7 @@ fn a_veth_is_left_alone_unless_configured_otherwise() -> Result<()> {
 fn occupy(node: &Node) -> Result<Ebpf> {
     let attach = || -> Result<Ebpf> {
         let mut ebpf = EbpfLoader::new().load(datapath::object())?;
-        let Some(program) = ebpf.program_mut("edge_xdp") else { bail!("no XDP program") };
+        let Some(program) = ebpf.program_mut("external_xdp") else { bail!("no XDP program") };
         let program: &mut Xdp = program.try_into()?;
         program.load()?;
         program.attach("eth0", XdpMode::Driver)?;
@@ -417,7 +418,7 @@ fn somebody_elses_program_is_left_alone_and_followed() -> Result<()> {
     let said = rig.agent(0)?.command(&["status", "--verbose"])?;
     let line = said.lines().find(|line| line.starts_with("Programs       eth0            xdp "));
     ensure!(
-        line.is_some_and(|line| line.contains("edge_xdp (")),
+        line.is_some_and(|line| line.contains("external_xdp (")),
         "the foreign program is not listed:\n{said}"
     );
     drop(other);

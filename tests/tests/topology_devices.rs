@@ -80,7 +80,7 @@ fn place_among_others_is_taken_back_and_others_stay(shape: Shape) -> Result<()> 
     let mut foreign = PacketLog::Off.loader().load(datapath::object())?;
     // This object has its own, empty maps, so that its program passes every packet.
     let program: &mut SchedClassifier =
-        foreign.program_mut("edge_egress").context("a program")?.try_into()?;
+        foreign.program_mut("external_egress").context("a program")?.try_into()?;
     program.load()?;
     // The agent is stopped (SIGSTOP), because it would repair the order before it can be read.
     let agent = Pid::from_raw(rig.agent(0)?.id().cast_signed());

@@ -85,7 +85,7 @@ fn node_talks_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()
     let rig = rig_of(builder, "native")?;
     node_talks_from_node_ports(&rig)?;
     let is_served =
-        rig.agent(0)?.metric(&["lb_datapath_packets_total", "edge_xdp", "translated"])?;
+        rig.agent(0)?.metric(&["lb_datapath_packets_total", "external_xdp", "translated"])?;
     ensure!(is_served > 0.0, "XDP has served nothing");
     Ok(())
 }
@@ -179,7 +179,7 @@ fn masqueraded_pods_talk_to_a_server_outside_from_node_ports_that_xdp_serves() -
         is_served(&rig, flow, TAKEN[1], rig.pod(1, 0)?)?;
     }
     let is_served =
-        rig.agent(0)?.metric(&["lb_datapath_packets_total", "edge_xdp", "translated"])?;
+        rig.agent(0)?.metric(&["lb_datapath_packets_total", "external_xdp", "translated"])?;
     ensure!(is_served > 0.0, "XDP has served nothing");
     Ok(())
 }

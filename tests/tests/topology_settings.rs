@@ -105,8 +105,8 @@ fn xdp_has_served(world: &World) -> Result<()> {
     for verdict in ["new_flow", "forward", "to_backend", "to_client"] {
         // The checks have taken the agent of node-a out of the rig; this one of node-b ran all the time.
         let agent = world.rig.agent(0)?;
-        let count = agent.metric(&["lb_datapath_packets_total", "edge_xdp", verdict])?;
-        ensure!(count > 0.0, "no {verdict} at edge_xdp");
+        let count = agent.metric(&["lb_datapath_packets_total", "external_xdp", verdict])?;
+        ensure!(count > 0.0, "no {verdict} at external_xdp");
     }
     Ok(())
 }

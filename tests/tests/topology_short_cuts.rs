@@ -48,7 +48,7 @@ fn conversations<'a>(
             let node_port = rig.node(0)?.addresses().socket(family, port);
             let askers: [(&Member, _, _); 2] = [
                 (rig.pod(0, 0)?, service.frontend(family), "pod_ingress"),
-                (rig.client(), node_port, "edge_ingress"),
+                (rig.client(), node_port, "external_ingress"),
             ];
             for (from, to, hook) in askers {
                 let question = Ask::new(protocol, to).sized(901, 1_201);

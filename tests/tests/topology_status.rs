@@ -126,7 +126,8 @@ fn attached_programs_are_listed(agent: &Agent) -> Result<()> {
     for (at, place) in places.chain(SOCKET_HOOKS.map(|hook| ("sockets", hook))) {
         let begin = format!("Programs       {at:<15} {place:<12} ");
         let line = said.lines().find_map(|line| line.strip_prefix(&begin));
-        let ours = if at == "eth0" { format!("edge_{place} (") } else { format!("{place} (") };
+        let ours =
+            if at == "eth0" { format!("external_{place:.6} (") } else { format!("{place} (") };
         let is_ours = line.is_some_and(|line| line.contains(&ours));
         ensure!(is_ours, "nothing of ours at {at} {place}:\n{said}");
     }

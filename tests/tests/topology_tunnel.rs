@@ -77,8 +77,8 @@ fn node_port_is_asked_through_the_tunnel(shape: Shape) -> Result<()> {
         refused(client, none)?;
     }
     let metric = |hook, what| rig.agent(0)?.metric(&["lb_datapath_packets_total", hook, what]);
-    ensure!(metric("edge_ingress", "no_backend")? > 3.5, "too few refusals were counted");
-    ensure!(metric("edge_ingress", "unmasquerade")? > 3.5);
+    ensure!(metric("external_ingress", "no_backend")? > 3.5, "too few refusals were counted");
+    ensure!(metric("external_ingress", "unmasquerade")? > 3.5);
     Ok(())
 }
 
@@ -102,7 +102,7 @@ fn fragments_come_through_the_tunnel_in_any_order(shape: Shape) -> Result<()> {
             }
         }
     }
-    let held = ["lb_datapath_packets_total", "edge_ingress", "fragment_held"];
+    let held = ["lb_datapath_packets_total", "external_ingress", "fragment_held"];
     ensure!(rig.agent(0)?.metric(&held)? > 3.5, "too few fragments were held");
     Ok(())
 }
@@ -168,12 +168,15 @@ fn ping_of_a_cluster_ip_is_answered_through_the_tunnel(shape: Shape) -> Result<(
         Ok::<_, anyhow::Error>(())
     };
     all(&rig)?;
-    ensure!(answers(&other, "edge_egress")? > 3.5, "the egress program of node-b did not answer");
+    ensure!(
+        answers(&other, "external_egress")? > 3.5,
+        "the egress program of node-b did not answer"
+    );
     other.stop()?;
     drop(other.command(&["cleanup"])?);
     all(&rig)?;
     ensure!(
-        answers(rig.agent(0)?, "edge_ingress")? > 3.5,
+        answers(rig.agent(0)?, "external_ingress")? > 3.5,
         "the ingress program of node-a did not answer"
     );
     Ok(())

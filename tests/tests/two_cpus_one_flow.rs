@@ -37,7 +37,7 @@ fn masqueraded(number: u32) -> Vec<(Hook, Datagram)> {
         packet.source = client(number);
         packet
     };
-    vec![(Hook::EdgeIngress, from(world::NODE4)), (Hook::EdgeEgress, from(world::REMOTE4))]
+    vec![(Hook::ExternalIngress, from(world::NODE4)), (Hook::ExternalEgress, from(world::REMOTE4))]
 }
 
 /// A packet to a frontend whose backend the client already uses from the same port.

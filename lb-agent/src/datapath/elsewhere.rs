@@ -13,7 +13,7 @@ use aya::programs::loaded_programs;
 
 use self::hooks::{Hook, Kind};
 use super::error::Error;
-use super::names::{CLASSIFIERS, L3};
+use super::names::{CLASSIFIERS, L3, kernel_name};
 use super::pins::{layouts, list, maps_directory};
 use super::{bpffs, lock};
 use crate::maps::Maps;
@@ -152,8 +152,8 @@ fn is_ours(program: u32) -> bool {
         return false;
     };
     let mut names = CLASSIFIERS.iter().chain(&L3);
-    let is_named = info.name_as_str().is_some_and(|name| names.any(|it| *it == name));
-    // The name of a program is not proof: it has only 15 characters, and another project may use it.
+    let is_named = info.name_as_str().is_some_and(|name| names.any(|it| kernel_name(it) == name));
+    // The name of a program is not proof: another project may use it.
     let maps = info.map_ids().ok().flatten().unwrap_or_default();
     let maps: Vec<MapInfo> = maps.into_iter().filter_map(|id| MapInfo::from_id(id).ok()).collect();
     let has = |name: &&str| maps.iter().any(|map| map.name_as_str() == Some(name));

@@ -11,8 +11,14 @@ pub(super) const MEANINGS: &str = "meanings";
 pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];
 
 /// The tc programs.
-pub const CLASSIFIERS: [&str; 6] =
-    ["pod_ingress", "pod_egress", "edge_ingress", "edge_egress", "host_ingress", "host_egress"];
+pub const CLASSIFIERS: [&str; 6] = [
+    "pod_ingress",
+    "pod_egress",
+    "external_ingress",
+    "external_egress",
+    "host_ingress",
+    "host_egress",
+];
 
 /// The tc programs of interfaces without a link-layer header.
 pub(super) const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
@@ -24,7 +30,12 @@ pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
 pub const XDP_PATH: &str = "xdp_path";
 
 /// The XDP program, loaded only with `acceleration`.
-pub(super) const XDP: &str = "edge_xdp";
+pub(super) const XDP: &str = "external_xdp";
+
+/// Returns the name of a program as the kernel keeps it: the first 15 characters (`BPF_OBJ_NAME_LEN`).
+pub(super) fn kernel_name(program: &str) -> &str {
+    program.get(..15).unwrap_or(program)
+}
 
 /// Returns the number of a socket hook in bpf(2) (`enum bpf_attach_type`).
 pub(super) fn attach_type(name: &str) -> u32 {

@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn numbers_become_names() {
         for (hook, verdict, text) in [
-            (Hook::EdgeIngress, Verdict::Drop(DropReason::SourceNotAllowed), "packet dropped:"),
+            (Hook::ExternalIngress, Verdict::Drop(DropReason::SourceNotAllowed), "packet dropped:"),
             (Hook::PodIngress, Verdict::Pass(PassReason::NotOurs), "packet:"),
         ] {
             let text = format!("{text} counter {} device 5", verdict_counter(hook, verdict));

@@ -29,8 +29,8 @@ impl Role {
         match (self, direction) {
             (Self::Pod, Direction::Ingress) => "pod_ingress",
             (Self::Pod, Direction::Egress) => "pod_egress",
-            (Self::External, Direction::Ingress) => "edge_ingress",
-            (Self::External, Direction::Egress) => "edge_egress",
+            (Self::External, Direction::Ingress) => "external_ingress",
+            (Self::External, Direction::Egress) => "external_egress",
             (Self::L3, Direction::Ingress) => "l3_ingress",
             (Self::L3, Direction::Egress) => "l3_egress",
             (Self::Host, Direction::Ingress) => "host_ingress",

@@ -102,7 +102,7 @@ impl Snapshot {
         }
         single(to, "lb_log_lines_lost", "Log lines that could not be written", crate::cli::lost())?;
         let [pods, external] = &numbers.devices;
-        let devices = [([("role", "pod")], load(pods)), ([("role", "edge")], load(external))];
+        let devices = [([("role", "pod")], load(pods)), ([("role", "external")], load(external))];
         gauges(to, "lb_devices", "Interfaces with programs attached, by role", &devices)?;
         let repairs = Fault::ALL.iter().zip(&numbers.repairs);
         let repairs: Vec<_> =

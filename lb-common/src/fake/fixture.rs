@@ -162,7 +162,7 @@ pub fn run_l3(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
 }
 
 fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
-    let home = if step.hook == Hook::EdgeXdp { Home::Frame } else { Home::Skb };
+    let home = if step.hook == Hook::ExternalXdp { Home::Frame } else { Home::Skb };
     let mut packet = Bytes::new(bytes.to_vec(), home);
     packet.from_host = step.from_host;
     packet.routes.clone_from(&tables.routes);
@@ -183,9 +183,9 @@ fn decide<P: Packet, R>(hook: Hook, packet: &mut P, tables: &Fake, paths: Paths<
 const fn role_at(hook: Hook) -> (Role, bool) {
     match hook {
         Hook::PodIngress => (Role::Pod, false),
-        Hook::EdgeIngress | Hook::EdgeXdp => (Role::External, false),
+        Hook::ExternalIngress | Hook::ExternalXdp => (Role::External, false),
         Hook::PodEgress => (Role::Pod, true),
-        Hook::EdgeEgress => (Role::External, true),
+        Hook::ExternalEgress => (Role::External, true),
         Hook::HostIngress => (Role::Host, false),
         Hook::HostEgress => (Role::Host, true),
     }

@@ -201,16 +201,16 @@ fn the_fast_path_decides_what_the_whole_one_does() {
     for (hook, verdict) in [
         (Hook::PodIngress, ours(Translation::Forward)),
         (Hook::PodEgress, ours(Translation::Reply)),
-        (Hook::EdgeIngress, ours(Translation::Forward)),
-        (Hook::EdgeIngress, ours(Translation::Unmasquerade)),
-        (Hook::EdgeEgress, ours(Translation::Reply)),
-        (Hook::EdgeEgress, ours(Translation::Masquerade)),
-        (Hook::EdgeXdp, ours(Translation::Forward)),
-        (Hook::EdgeXdp, ours(Translation::Unmasquerade)),
+        (Hook::ExternalIngress, ours(Translation::Forward)),
+        (Hook::ExternalIngress, ours(Translation::Unmasquerade)),
+        (Hook::ExternalEgress, ours(Translation::Reply)),
+        (Hook::ExternalEgress, ours(Translation::Masquerade)),
+        (Hook::ExternalXdp, ours(Translation::Forward)),
+        (Hook::ExternalXdp, ours(Translation::Unmasquerade)),
         (Hook::PodIngress, theirs),
         (Hook::PodEgress, theirs),
-        (Hook::EdgeIngress, theirs),
-        (Hook::EdgeEgress, theirs),
+        (Hook::ExternalIngress, theirs),
+        (Hook::ExternalEgress, theirs),
     ] {
         assert!(decided.contains(&(hook, verdict.index())), "{hook:?}: {verdict:?}");
     }

@@ -55,8 +55,8 @@ const TRANSIENT: u32 = 8192;
 /// kernels, one shorter than the fixed header that its `EtherType` names. Any other refusal is an error.
 fn is_refused(step: &Step) -> bool {
     let header = match step.packet.get(12..14) {
-        Some([0x08, 0x00]) if step.hook != Hook::EdgeXdp => 20,
-        Some([0x86, 0xdd]) if step.hook != Hook::EdgeXdp => 40,
+        Some([0x08, 0x00]) if step.hook != Hook::ExternalXdp => 20,
+        Some([0x86, 0xdd]) if step.hook != Hook::ExternalXdp => 40,
         _ => 1,
     };
     step.packet.len() < 14 + header
@@ -122,7 +122,7 @@ impl Kernel {
         for hook in Hook::ALL {
             let name = program(*hook);
             let there = ebpf.program_mut(name).with_context(|| format!("program {name}"))?;
-            let fd = if *hook == Hook::EdgeXdp {
+            let fd = if *hook == Hook::ExternalXdp {
                 let xdp: &mut Xdp = there.try_into()?;
                 xdp.load().with_context(|| format!("load {name}"))?;
                 xdp.fd()?.as_fd().as_raw_fd()
@@ -182,7 +182,7 @@ impl Kernel {
     pub fn run(&mut self, step: &Step) -> Result<Option<Run>> {
         let mut out = vec![0; step.packet.len() + 256];
         let context = context(step);
-        let context = (step.hook != Hook::EdgeXdp).then_some(&context);
+        let context = (step.hook != Hook::ExternalXdp).then_some(&context);
         let before = std::mem::take(&mut self.counters);
         let ran = bpf::test_run(self.program(step.hook), &step.packet, &mut out, context, 1);
         let mut after = vec![0; before.len()];

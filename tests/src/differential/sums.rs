@@ -23,7 +23,7 @@ pub fn sums<'a>(
     for step in steps {
         host.clock.set(bpf::now());
         // An XDP frame has no checksum field, so it is only run for its effect on the flow.
-        let is_right = if step.hook == Hook::EdgeXdp {
+        let is_right = if step.hook == Hook::ExternalXdp {
             kernel.run(step)?.map(|_| None)
         } else {
             kernel.sum_stays_right(step)?.map(Some)

@@ -156,8 +156,8 @@ fn packets_go_to_the_peer_of_a_veth_unless_they_are_masqueraded() {
     for (hook, from, asked, peer, is_to_peer) in [
         (Hook::PodIngress, world::POD4, world::CLUSTER4, Device::PEER, true),
         (Hook::PodIngress, world::POD4, world::CLUSTER4, 0, false),
-        (Hook::EdgeIngress, world::CLIENT4, world::NODE4, Device::PEER, false),
-        (Hook::EdgeIngress, world::CLIENT4, world::NODE4, 0, false),
+        (Hook::ExternalIngress, world::CLIENT4, world::NODE4, Device::PEER, false),
+        (Hook::ExternalIngress, world::CLIENT4, world::NODE4, 0, false),
     ] {
         let mut tables = node(world::REMOTE4, false);
         tables.devices.entry(world::OUT).or_default().flags |= peer;
@@ -188,7 +188,7 @@ fn answer_to_a_port_of_a_bridge_goes_to_the_bridge_and_not_to_the_peer() {
         reply.client_device = 7;
         drop(flows);
         let mut scratch = Scratch::default();
-        let answers = step(Hook::EdgeIngress, packet(world::REMOTE4, world::POD4, udp).build());
+        let answers = step(Hook::ExternalIngress, packet(world::REMOTE4, world::POD4, udp).build());
         let (seen, _) = run_in(&answers, &tables, &mut scratch);
         assert_eq!((seen, tables.counted(Event::KeptDevice)), (verdict, events), "{flags}");
         assert_eq!(scratch.exit.to_peer, 0, "{flags}");
@@ -209,7 +209,7 @@ fn packet_of_a_process_keeps_its_source_where_its_backend_has_the_same_interface
         }
         let route = tables.routes.get_mut(&at(backend).ip).expect("a route");
         (route.device, route.source) = (1, other);
-        let mut asks = step(Hook::EdgeEgress, Datagram::udp(chosen, world::CLUSTER4).build());
+        let mut asks = step(Hook::ExternalEgress, Datagram::udp(chosen, world::CLUSTER4).build());
         asks.from_host = true;
         let (verdict, sent) = run(&asks, &tables);
         assert_eq!(verdict, Verdict::Sent(Sent::FromHost), "{backend}");

@@ -65,8 +65,8 @@ fn source(packet: &[u8]) -> Ip {
 #[test]
 fn external_policy_local_masquerades_the_node_itself_alone() {
     for (hook, from, entries) in [
-        (Hook::EdgeIngress, world::CLIENT4, 2),
-        (Hook::EdgeIngress, "192.168.0.10:999", 3),
+        (Hook::ExternalIngress, world::CLIENT4, 2),
+        (Hook::ExternalIngress, "192.168.0.10:999", 3),
         (Hook::PodIngress, world::POD4, 2),
     ] {
         let mut tables = Fake::node();
@@ -93,7 +93,7 @@ fn packet_of_a_process_goes_on_by_the_address_of_the_device_it_leaves_by() {
         let out = tables.devices.get_mut(&world::OUT).expect("the device of every route");
         out.source4 = of_device;
         let asks = Datagram::syn("192.168.0.10:45000", world::CLUSTER4);
-        let (verdict, sent) = by_host(Hook::EdgeEgress, &asks, &tables);
+        let (verdict, sent) = by_host(Hook::ExternalEgress, &asks, &tables);
         assert!(matches!(verdict, Verdict::Sent(_)), "{verdict:?}");
         assert_eq!(source(&sent), wanted, "{backend} {of_device:?}");
     }
@@ -114,7 +114,7 @@ fn only_lo_has_packets_of_loopback_addresses_and_no_others_of_nobody() {
     let mut tables = Fake::node();
     let service = tables.add_service(1, &[(world::LOCAL4, true)]);
     tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    for (hook, from) in [(Hook::EdgeEgress, "127.0.0.1:1"), (Hook::HostEgress, "0.0.0.0:1")] {
+    for (hook, from) in [(Hook::ExternalEgress, "127.0.0.1:1"), (Hook::HostEgress, "0.0.0.0:1")] {
         let (verdict, _) = by_host(hook, &Datagram::syn(from, world::CLUSTER4), &tables);
         assert_eq!(verdict, Verdict::Pass(PassReason::Martian), "{hook:?} {from}");
     }
@@ -127,7 +127,7 @@ fn pods_device_leaves_a_masquerade_as_it_is() {
     let service = tables.add_service(1, &[(world::REMOTE4, false)]);
     tables.node_port(world::NODE4, Protocol::TCP, service);
     let comes = Datagram::tcp(world::CLIENT4, world::NODE4, tcp::SYN).build();
-    let (verdict, left) = run(&step(Hook::EdgeIngress, comes), &tables);
+    let (verdict, left) = run(&step(Hook::ExternalIngress, comes), &tables);
     assert_eq!(verdict, NEW);
     tables
         .in_use

@@ -20,7 +20,7 @@ fn recorded_to(to: &str, from: &str, flags: u8, settings: u32) -> usize {
     let _service = tables.add_service(1, &[(world::REMOTE4, false)]);
     tables.settings.node.flags |= settings;
     let packet = Datagram::new(at(from), at(to), Transport::Tcp(flags));
-    let mut sends = step(Hook::EdgeEgress, packet.build());
+    let mut sends = step(Hook::ExternalEgress, packet.build());
     sends.from_host = true;
     assert_eq!(run(&sends, &tables).0, Verdict::Pass(PassReason::NotOurs));
     tables.own_answers.take().len()

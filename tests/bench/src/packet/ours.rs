@@ -120,7 +120,8 @@ fn payload(node: &Fake, kind: Kind, flows: usize, pair: Pair) -> Option<[u8; 8]>
             let [from, to] = pair.tuple(position, (kind, flows), Side::INGRESS);
             let packet = ring::packet(from, to, kind, false).with(payload).build();
             let verdict = Verdict::Translated(pair.translation(Side::INGRESS).1);
-            let step = Step { hook: Hook::EdgeXdp, from_host: false, packet, verdict, out: None };
+            let step =
+                Step { hook: Hook::ExternalXdp, from_host: false, packet, verdict, out: None };
             lb_common::fake::run(&step, node).0 == verdict
         })
     })
@@ -163,7 +164,7 @@ impl Scenes {
                 };
                 scenes.push(Ring { kind, flows, pair, kernel, payload });
             }
-            for hook in [Hook::PodIngress, Hook::EdgeIngress] {
+            for hook in [Hook::PodIngress, Hook::ExternalIngress] {
                 first.push((kind, hook, Kernel::new(ring::capacity(1))?));
             }
         }
@@ -187,7 +188,7 @@ impl Scenes {
 }
 
 pub(super) fn label(hook: Hook, case: Case, flows: usize, kind: Kind) -> Label {
-    Label { program: hook.name(), xdp: hook == Hook::EdgeXdp, case, flows, kind }
+    Label { program: hook.name(), xdp: hook == Hook::ExternalXdp, case, flows, kind }
 }
 
 /// Runs a program; every repeat must have been counted under `verdict`.
@@ -201,7 +202,7 @@ pub(super) fn run(
     let mut context = bpf::Context::default();
     // A nonzero `ingress_ifindex` means that this host did not send the packet.
     context.0[9] = 1;
-    let context = (hook != Hook::EdgeXdp).then_some(&context);
+    let context = (hook != Hook::ExternalXdp).then_some(&context);
     let before = kernel.counted(hook, verdict)?;
     let ran = bpf::test_run(kernel.program(hook), packet, &mut [], context, repeat)?;
     let counted = kernel.counted(hook, verdict)? - before;
@@ -211,7 +212,7 @@ pub(super) fn run(
 
 fn established(ring: &Ring, hook: Hook) -> Variant<'_> {
     let Ring { kind, flows, pair, ref kernel, payload } = *ring;
-    let goes_out = matches!(hook, Hook::PodEgress | Hook::EdgeEgress);
+    let goes_out = matches!(hook, Hook::PodEgress | Hook::ExternalEgress);
     let side = if goes_out { Side::EGRESS } else { Side::INGRESS };
     let verdict = Verdict::Translated(pair.translation(side).1);
     let [from, to] = pair.tuple(0, (kind, flows), side);

@@ -67,7 +67,9 @@ impl Pair {
     pub(super) const fn hooks(self) -> &'static [Hook] {
         match self.of {
             Of::Cluster => &[Hook::PodIngress, Hook::PodEgress],
-            Of::Node | Of::Remote => &[Hook::EdgeIngress, Hook::EdgeXdp, Hook::EdgeEgress],
+            Of::Node | Of::Remote => {
+                &[Hook::ExternalIngress, Hook::ExternalXdp, Hook::ExternalEgress]
+            }
         }
     }
 

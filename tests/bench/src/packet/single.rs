@@ -60,7 +60,7 @@ impl Singles {
                     nobody(kind),
                     Verdict::TurnedRound(Turn::NoBackend),
                 ),
-                (Hook::EdgeXdp, Case::Sent, let_out(kind)?, Verdict::Sent(Sent::Forward)),
+                (Hook::ExternalXdp, Case::Sent, let_out(kind)?, Verdict::Sent(Sent::Forward)),
                 (Hook::PodIngress, Case::ShortCut, asks(kind, true)?, Verdict::Sent(Sent::Forward)),
                 (
                     Hook::PodIngress,
@@ -69,7 +69,7 @@ impl Singles {
                     Verdict::Translated(Translation::Forward),
                 ),
                 (
-                    Hook::EdgeIngress,
+                    Hook::ExternalIngress,
                     Case::ShortCut,
                     answers(kind, true)?,
                     Verdict::Sent(Sent::Reply),
@@ -144,8 +144,14 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
         Protocol::Udp => &[(true, Translation::NewFlow)],
     };
     for (is_first, what) in begin.iter().copied() {
-        step(&node, Hook::EdgeXdp, (client, asked), (kind, is_first), what)?;
-        step(&node, Hook::EdgeEgress, (client, remote), (kind, is_first), Translation::Masquerade)?;
+        step(&node, Hook::ExternalXdp, (client, asked), (kind, is_first), what)?;
+        step(
+            &node,
+            Hook::ExternalEgress,
+            (client, remote),
+            (kind, is_first),
+            Translation::Masquerade,
+        )?;
     }
     let entries = node.all_flows();
     let is_out = entries.iter().any(|(key, flow)| {

@@ -45,15 +45,15 @@ pub(super) fn conversation(random: &mut Random, here: &Fake) -> Vec<Step> {
             Protocol::UDP => Transport::Udp(true),
             _ => Transport::Sctp,
         };
-        let first = if random.one_in(8) { Hook::EdgeIngress } else { Hook::EdgeXdp };
+        let first = if random.one_in(8) { Hook::ExternalIngress } else { Hook::ExternalXdp };
         // Packets of both directions arrive, with or without XDP, and leave the node.
         let mut packet = Datagram::new(client, to, transport).build();
         for _ in 0..2 {
             packet = pass(first, packet);
-            if first == Hook::EdgeXdp {
-                packet = pass(Hook::EdgeIngress, packet);
+            if first == Hook::ExternalXdp {
+                packet = pass(Hook::ExternalIngress, packet);
             }
-            packet = pass(Hook::EdgeEgress, packet);
+            packet = pass(Hook::ExternalEgress, packet);
             answer(&mut packet);
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn conversation_of_host(random: &mut Random, here: &Fake) -> Vec<Step
     let is_node_port = frontend.ip == frontend.ip.any_of_family();
     let ip = if is_node_port { at(own).ip } else { frontend.ip };
     let from = Endpoint::new(at(own).ip, Port::new(45_000 + random.below(4) as u16));
-    let hook = random.of(&[Hook::EdgeEgress, Hook::HostEgress]);
+    let hook = random.of(&[Hook::ExternalEgress, Hook::HostEgress]);
     let mut steps = Vec::new();
     for is_first in [true, false, false] {
         let transport = match frontend.protocol {
@@ -93,7 +93,7 @@ pub(super) fn conversation_of_host(random: &mut Random, here: &Fake) -> Vec<Step
         let mut packet = run_here(&asks, here).1;
         steps.push(asks);
         answer(&mut packet);
-        let hook = random.of(&[Hook::EdgeIngress, Hook::HostIngress]);
+        let hook = random.of(&[Hook::ExternalIngress, Hook::HostIngress]);
         steps.push(Step { hook, from_host: false, packet, verdict, out: None });
         let _answered = steps.last().map(|step| run_here(step, here));
     }
@@ -103,7 +103,7 @@ pub(super) fn conversation_of_host(random: &mut Random, here: &Fake) -> Vec<Step
 /// A random packet at a random hook.
 pub(super) fn step(random: &mut Random, seen: &[Vec<u8>]) -> Step {
     // Most flows begin at an ingress hook.
-    let inwards = [Hook::PodIngress, Hook::EdgeIngress, Hook::EdgeXdp];
+    let inwards = [Hook::PodIngress, Hook::ExternalIngress, Hook::ExternalXdp];
     let hook = if random.one_in(2) { random.of(Hook::ALL) } else { random.of(&inwards) };
     Step {
         hook,

@@ -23,8 +23,8 @@ fn node() -> (Fake, Step, Step) {
     let mut tables = Fake::node();
     let service = tables.add_service(1, &[(world::REMOTE4, false)]);
     tables.node_port(world::NODE4, Protocol::TCP, service);
-    let comes = step(Hook::EdgeIngress, &Datagram::syn(world::CLIENT4, world::NODE4));
-    let leaves = step(Hook::EdgeEgress, &Datagram::syn(world::CLIENT4, world::REMOTE4));
+    let comes = step(Hook::ExternalIngress, &Datagram::syn(world::CLIENT4, world::NODE4));
+    let leaves = step(Hook::ExternalEgress, &Datagram::syn(world::CLIENT4, world::REMOTE4));
     (tables, comes, leaves)
 }
 
@@ -89,8 +89,8 @@ fn flow_that_was_protected_during_a_search_keeps_its_port() {
     node.set_source_ports(Port::new(ports.0), Port::new(ports.1));
     let ask = |tables: &Fake, number: u16| {
         let client = format!("203.0.113.9:{}", 50_000 + number);
-        let comes = step(Hook::EdgeIngress, &Datagram::syn(&client, world::NODE4));
-        let leaves = step(Hook::EdgeEgress, &Datagram::syn(&client, world::REMOTE4));
+        let comes = step(Hook::ExternalIngress, &Datagram::syn(&client, world::NODE4));
+        let leaves = step(Hook::ExternalEgress, &Datagram::syn(&client, world::REMOTE4));
         (run(&comes, tables).0, run(&leaves, tables).0)
     };
     for number in 0..WIDTH {
@@ -132,8 +132,8 @@ fn unanswered_flow_in_use_keeps_its_port() {
         tables.clock.set(tables.clock.get() + seconds * 1_000_000_000);
         let client = format!("203.0.113.9:{}", 50_000 + number);
         let datagram = |to: &str| Datagram::new(at(&client), at(to), Transport::Udp(true));
-        let comes = step(Hook::EdgeIngress, &datagram(world::NODE4));
-        let leaves = step(Hook::EdgeEgress, &datagram(world::REMOTE4));
+        let comes = step(Hook::ExternalIngress, &datagram(world::NODE4));
+        let leaves = step(Hook::ExternalEgress, &datagram(world::REMOTE4));
         let _followed = run(&comes, tables);
         let (verdict, packet) = run(&leaves, tables);
         assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
@@ -184,9 +184,9 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
         let client = host(world::CLIENT4, 700).unwrap();
         let comes = Datagram::syn(&client, world::NODE4);
         let leaves = Datagram::syn(&client, world::REMOTE4);
-        let begins = step(Hook::EdgeIngress, &comes);
+        let begins = step(Hook::ExternalIngress, &comes);
         assert_eq!(run(&begins, tables).0, begins.verdict);
-        let masqueraded = run(&step(Hook::EdgeEgress, &leaves), tables).0;
+        let masqueraded = run(&step(Hook::ExternalEgress, &leaves), tables).0;
         assert_eq!(masqueraded, Verdict::Translated(Translation::Masquerade));
         let masquerade = key(&client, world::REMOTE4, Side::EGRESS);
         tables.all_flows()[&masquerade].to.source_port.get()
@@ -196,7 +196,7 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
     assert!((600..1_024).contains(&first), "{first}");
     let connects = |tables: &Fake, port| {
         let own = Datagram::syn(&host(world::NODE4, port).unwrap(), world::REMOTE4);
-        run(&Step { from_host: true, ..step(Hook::EdgeEgress, &own) }, tables).0
+        run(&Step { from_host: true, ..step(Hook::ExternalEgress, &own) }, tables).0
     };
     let (tables, ..) = node();
     let _passed = connects(&tables, first);
@@ -214,9 +214,9 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
 #[test]
 fn source_of_a_connection_that_netfilter_masquerades_is_not_used() {
     let source = |tables: &Fake| {
-        let comes = step(Hook::EdgeIngress, &Datagram::syn(world::CLIENT4, world::NODE4));
+        let comes = step(Hook::ExternalIngress, &Datagram::syn(world::CLIENT4, world::NODE4));
         assert_eq!(run(&comes, tables).0, comes.verdict);
-        let leaves = step(Hook::EdgeEgress, &Datagram::syn(world::CLIENT4, world::REMOTE4));
+        let leaves = step(Hook::ExternalEgress, &Datagram::syn(world::CLIENT4, world::REMOTE4));
         let masqueraded = run(&leaves, tables).0;
         assert_eq!(masqueraded, Verdict::Translated(Translation::Masquerade));
         let masquerade = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
@@ -227,7 +227,7 @@ fn source_of_a_connection_that_netfilter_masquerades_is_not_used() {
     let (tables, ..) = node();
     let own = Endpoint::new(at(world::NODE4).ip, first);
     let connects = Datagram::new(own, at(world::REMOTE4), Transport::Tcp(tcp::SYN));
-    let passed = run(&step(Hook::EdgeEgress, &connects), &tables).0;
+    let passed = run(&step(Hook::ExternalEgress, &connects), &tables).0;
     assert_eq!(passed, Verdict::Pass(PassReason::NotOurs));
     assert_ne!(source(&tables), first);
 }
@@ -241,9 +241,9 @@ fn records_of_own_connections_refuse_the_ports_of_one_round() {
         let own = Endpoint::new(at(world::NODE4).ip, Port::new(port));
         tables.put_own_answer(hash::whole(&Tuple::new(at(world::REMOTE4), own), Protocol::TCP));
     }
-    let comes = step(Hook::EdgeIngress, &Datagram::syn(client, world::NODE4));
+    let comes = step(Hook::ExternalIngress, &Datagram::syn(client, world::NODE4));
     assert_eq!(run(&comes, &tables).0, comes.verdict);
-    let leaves = step(Hook::EdgeEgress, &Datagram::syn(client, world::REMOTE4));
+    let leaves = step(Hook::ExternalEgress, &Datagram::syn(client, world::REMOTE4));
     assert_eq!(run(&leaves, &tables).0, Verdict::Translated(Translation::Masquerade));
     assert_eq!(tables.counted(Event::PortTaken), ROUND.into());
 }

@@ -22,9 +22,9 @@ fn masquerade_whose_tuple_was_taken_gets_another_source() {
 fn masqueraded() -> (Fake, impl Fn(&Fake) -> Vec<u8>) {
     let send = |tables: &Fake| {
         let come = Datagram::udp(world::CLIENT4, world::NODE4).build();
-        let (verdict, left) = run(&step(Hook::EdgeIngress, come), tables);
+        let (verdict, left) = run(&step(Hook::ExternalIngress, come), tables);
         assert!(matches!(verdict, NEW | FORWARD), "{verdict:?}");
-        let (verdict, out) = run(&step(Hook::EdgeEgress, left), tables);
+        let (verdict, out) = run(&step(Hook::ExternalEgress, left), tables);
         assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
         out
     };
@@ -78,9 +78,9 @@ fn all_entries_of_a_masqueraded_flow_are_protected_together() {
             crate::addr::Port::from_wire(out[34..36].first_chunk().copied().expect("ports")),
         );
         let back = Datagram::new(at(world::REMOTE4), ours, Transport::Udp(true)).build();
-        let (verdict, left) = run(&step(Hook::EdgeIngress, back), &tables);
+        let (verdict, left) = run(&step(Hook::ExternalIngress, back), &tables);
         assert_eq!(verdict, Verdict::Translated(Translation::Unmasquerade));
-        assert_eq!(run(&step(Hook::EdgeEgress, left), &tables).0, REPLY);
+        assert_eq!(run(&step(Hook::ExternalEgress, left), &tables).0, REPLY);
         tables.clock.set(tables.clock.get() + SECOND);
     }
     assert_eq!(tables.flows.borrow().len(), 4);
@@ -145,8 +145,8 @@ fn answered_flows_keep_their_ports_and_a_new_one_leaves_nothing() {
     let tables = crowded(Flow::PROTECTED);
     let before = tables.all_flows();
     let come = Datagram::udp(world::CLIENT4, world::NODE4).build();
-    let (_, left) = run(&step(Hook::EdgeIngress, come), &tables);
-    let (verdict, out) = run(&step(Hook::EdgeEgress, left.clone()), &tables);
+    let (_, left) = run(&step(Hook::ExternalIngress, come), &tables);
+    let (verdict, out) = run(&step(Hook::ExternalEgress, left.clone()), &tables);
     assert_eq!((verdict, out), (Verdict::Drop(DropReason::PortsExhausted), left));
     assert_eq!(tables.all_flows(), before);
 }
@@ -163,8 +163,8 @@ fn answered_flows_that_are_idle_for_too_long_give_their_ports_up() {
     let before = tables.all_flows();
     let (_, send) = masqueraded();
     let come = Datagram::udp(world::CLIENT4, world::NODE4).build();
-    let (_, left) = run(&step(Hook::EdgeIngress, come), &tables);
-    let refused = run(&step(Hook::EdgeEgress, left), &tables).0;
+    let (_, left) = run(&step(Hook::ExternalIngress, come), &tables);
+    let refused = run(&step(Hook::ExternalEgress, left), &tables).0;
     assert_eq!(refused, Verdict::Drop(DropReason::PortsExhausted));
     assert_eq!(tables.all_flows(), before);
     tables.clock.set(newest + 121 * SECOND);

@@ -31,11 +31,11 @@ fn own_connection_keeps_the_source_that_it_was_given() {
     let tables = node(&[(world::REMOTE4, false)]);
     let udp = Transport::Udp(true);
     let comes = Datagram::udp(world::CLIENT4, world::NODE4).build();
-    let (_, left) = run(&step(Hook::EdgeIngress, comes), &tables);
-    let (_, theirs) = run(&step(Hook::EdgeEgress, left), &tables);
+    let (_, left) = run(&step(Hook::ExternalIngress, comes), &tables);
+    let (_, theirs) = run(&step(Hook::ExternalEgress, left), &tables);
     let flow_of_the_client = tables.all_flows();
     let sends = |tables: &Fake| {
-        let mut sends = step(Hook::EdgeEgress, theirs.clone());
+        let mut sends = step(Hook::ExternalEgress, theirs.clone());
         sends.from_host = true;
         run(&sends, tables)
     };
@@ -50,7 +50,7 @@ fn own_connection_keeps_the_source_that_it_was_given() {
         all.keys().find(is_own).expect("answers").tuple;
     let ours = crate::addr::Endpoint::new(destination, destination_port);
     let answer = Datagram::new(at(world::REMOTE4), ours, udp).build();
-    let (verdict, _) = run(&step(Hook::EdgeIngress, answer), &tables);
+    let (verdict, _) = run(&step(Hook::ExternalIngress, answer), &tables);
     assert_eq!(verdict, Verdict::Translated(Translation::Unmasquerade));
     tables.transient.borrow_mut().retain(|key, _| !flow_of_the_client.contains_key(key));
     let left: std::vec::Vec<Kind> = tables.all_flows().values().map(|flow| flow.kind).collect();
