@@ -35,6 +35,17 @@ pub trait Hooked {
     /// Whether this host's own stack created the packet (only asked on egress).
     fn is_from_host(&self) -> bool;
 
+    /// Marks a packet that got an address of this node as its source, for [`Hooked::is_masqueraded`].
+    #[inline(always)]
+    fn mark_masqueraded(&mut self) {}
+
+    /// Whether another program of this data path has marked the packet at this hook, right before: during an upgrade
+    /// the programs of two layouts run there (ADR 0005).
+    #[inline(always)]
+    fn is_masqueraded(&self) -> bool {
+        false
+    }
+
     /// Queues a copy of the packet at the ingress of the same interface, behind the packets that wait there.
     fn again(&mut self) -> Option<()>;
 

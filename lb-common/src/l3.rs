@@ -89,6 +89,16 @@ impl<P: Typed> Hooked for L3<P> {
     fn is_from_host(&self) -> bool {
         self.0.is_from_host()
     }
+
+    #[inline(always)]
+    fn mark_masqueraded(&mut self) {
+        self.0.mark_masqueraded();
+    }
+
+    #[inline(always)]
+    fn is_masqueraded(&self) -> bool {
+        self.0.is_masqueraded()
+    }
 }
 
 impl<P: Typed> Packet for L3<P> {

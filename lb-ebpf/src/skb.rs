@@ -20,6 +20,9 @@ use lb_common::wire::ETHERNET;
 
 use crate::{fib, linear};
 
+/// The mark of a masqueraded packet: a number that no other program of the hook is likely to write there.
+const MASQUERADED: u32 = 0x6c62_6d71;
+
 /// `BPF_ADJ_ROOM_MAC`: room is made between the link-layer header and the rest.
 const BEHIND_LINK: u32 = 1;
 /// Bytes of headers that must lie in the linear part: Ethernet, IPv6, TCP.
@@ -172,6 +175,19 @@ impl Hooked for Skb<'_> {
     fn is_from_host(&self) -> bool {
         // SAFETY: a field of the program's own context; 0 for packets that this host's stack created.
         unsafe { (*self.0.skb.skb).ingress_ifindex == 0 }
+    }
+
+    #[inline(always)]
+    fn mark_masqueraded(&mut self) {
+        // SAFETY: a field of the program's own context, which programs of one hook share and no driver reads
+        // (`bpf_convert_ctx_access` in net/core/filter.c).
+        unsafe { (*self.0.skb.skb).cb[0] = MASQUERADED };
+    }
+
+    #[inline(always)]
+    fn is_masqueraded(&self) -> bool {
+        // SAFETY: as above.
+        unsafe { (*self.0.skb.skb).cb[0] == MASQUERADED }
     }
 }
 

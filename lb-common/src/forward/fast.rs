@@ -5,7 +5,7 @@
 //! whole path is a program of its own (ADR 0040): its use of the stack and of registers costs nothing here.
 
 use crate::event::Verdict;
-use crate::flow::{Flow, Side};
+use crate::flow::{Flow, Kind, Side};
 use crate::forward::exit::{self, rewrite};
 use crate::forward::seek::shape::{Plain, Shape as _};
 use crate::forward::{Next, Role, Scratch, seek};
@@ -81,7 +81,12 @@ fn follow<P: Packet, const V4: bool>(
 ) -> Verdict {
     let flow = plain.flow(packet, &scratch.found);
     match rewrite::packet(packet, &plain.view, &scratch.headers.key.tuple, &flow.to) {
-        Ok(()) => Verdict::Translated(exit::translation(flow.kind)),
+        Ok(()) => {
+            if flow.kind == Kind::MASQUERADE {
+                packet.mark_masqueraded();
+            }
+            Verdict::Translated(exit::translation(flow.kind))
+        }
         Err(verdict) => verdict,
     }
 }

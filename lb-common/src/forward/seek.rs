@@ -176,7 +176,7 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     let class = classify::egress(packet, tables, settings, (tuple, view.v4), shape.role(*role));
     if class == Class::NoService {
         let role = shape.role(*role);
-        return without_flow::<S, T>(tables, settings, headers, found, (view, role));
+        return without_flow::<S, P, T>(packet, (tables, settings), headers, found, (view, role));
     }
     let may_ask = class != Class::Backend;
     if S::PLAIN && (may_ask || close::begins_or_ends(view)) {
@@ -203,7 +203,7 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
         {
             return Ok(Next::Masquerade);
         }
-        return without_flow::<S, T>(tables, settings, headers, found, (view, role));
+        return without_flow::<S, P, T>(packet, (tables, settings), headers, found, (view, role));
     }
     let flow = shape.flow(packet, found);
     match flow.kind {
@@ -232,9 +232,9 @@ fn is_alive<T: Tables>(tables: &T, settings: &Settings, view: &View, found: &mut
 
 /// Handles a packet that goes out and belongs to no flow.
 #[inline(always)]
-fn without_flow<S: Shape, T: Tables>(
-    tables: &T,
-    settings: &Settings,
+fn without_flow<S: Shape, P: Packet, T: Tables>(
+    packet: &P,
+    (tables, settings): (&T, &Settings),
     headers: &Headers,
     found: &mut Found,
     (view, role): (&View, Role),
@@ -245,7 +245,7 @@ fn without_flow<S: Shape, T: Tables>(
         if S::PLAIN {
             return GIVE_UP;
         }
-        if direct::is_recorded(tables, settings, tuple) {
+        if !packet.is_masqueraded() && direct::is_recorded(tables, settings, tuple) {
             direct::record_own(tables, settings, headers, found);
         }
     }

@@ -121,7 +121,7 @@ pub(in crate::forward) fn may_have_our_source(
 /// so the connection gets a masquerade of its own, which is found from then on.
 ///
 /// A forwarded packet may have that source legitimately: at an interface below another one, from the program above; and
-/// during an upgrade, from the program of another layout, if it is no first packet.
+/// during an upgrade, from the program of another layout.
 ///
 /// VERIFIER: a function of its own: the key of the replies fills a part of the stack.
 #[inline(never)]
@@ -138,7 +138,7 @@ pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows +
     };
     let is_nodes = |source| tables.settings().is_some_and(|all| all.node.may_be_own(source));
     if !is_nodes(&headers.key.tuple.source)
-        || !is_from_host && carries()
+        || !is_from_host && (packet.is_masqueraded() || carries())
         || !found.find_answers(tables, headers, Side::INGRESS)
         || found.answers.flow.kind != Kind::UNMASQUERADE
     {
