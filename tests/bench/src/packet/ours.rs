@@ -30,6 +30,10 @@ pub(super) fn foreign(kind: Kind) -> Vec<u8> {
 /// in which traffic sorted by client address would have created them.
 fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut node = Fake::node();
+    // No flow of datagrams expires while the tables are filled and measured, however slow the machine is.
+    node.clock.set(bpf::now());
+    let lifetimes = &mut node.settings.node.lifetimes;
+    (lifetimes.unreplied, lifetimes.stream) = (lifetimes.open, lifetimes.open);
     let rows: Vec<_> =
         (1..).zip(pair.ends).map(|(id, end)| node.add_backend(end, true, id)).collect();
     for (position, id) in (1..=2).enumerate() {
