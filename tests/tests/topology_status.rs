@@ -126,6 +126,7 @@ fn attached_programs_are_listed(agent: &Agent) -> Result<()> {
     for (at, place) in places.chain(SOCKET_HOOKS.map(|hook| ("sockets", hook))) {
         let begin = format!("Programs       {at:<15} {place:<12} ");
         let line = said.lines().find_map(|line| line.strip_prefix(&begin));
+        // The kernel keeps 15 characters of a name.
         let ours =
             if at == "eth0" { format!("external_{place:.6} (") } else { format!("{place} (") };
         let is_ours = line.is_some_and(|line| line.contains(&ours));

@@ -53,10 +53,7 @@ pub(crate) fn assignments_among(
     let assignment = |link: &Link| {
         let role = role(link)?;
         let sources = Sources { link, view, primary: node.primary };
-        let mut device = device(role, sources, node);
-        if matches!(role, Role::External | Role::L3) && leads.is_below(link) {
-            device.flags |= Device::CARRIES;
-        }
+        let device = device(role, sources, node, &leads);
         let (index, number, name) = (link.index, link.number, link.name.clone());
         Some(Assignment { index, number, name, role, device, sources: sources.chosen() })
     };
@@ -191,25 +188,26 @@ pub fn unreadable(view: &View, node: &Identity) -> Vec<String> {
     view.links.values().filter(is_unreadable).map(|link| link.name.clone()).collect()
 }
 
-fn device(role: Role, sources: Sources<'_>, node: &Identity) -> Device {
+fn device(role: Role, sources: Sources<'_>, node: &Identity, leads: &Leads<'_>) -> Device {
     let Sources { link, view, .. } = sources;
     Device {
         source4: sources.first(true),
         source6: sources.first(false),
         bridge: view.bridge_of(link).map_or(0, |bridge| bridge.index),
-        flags: flags(link, role, view, node) | sources.flags(),
+        flags: flags(link, role, view, node, leads) | sources.flags(),
         hardware: router(link, role, view).unwrap_or_default(),
         pad: 0,
     }
 }
 
 /// Returns the flags of an interface: its role, and the features that other interfaces allow.
-fn flags(link: &Link, role: Role, view: &View, node: &Identity) -> u32 {
+fn flags(link: &Link, role: Role, view: &View, node: &Identity, leads: &Leads<'_>) -> u32 {
     // Only a veth or netkit with its other end in another namespace can take packets by `bpf_redirect_peer`.
     let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.elsewhere.is_some();
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
     let role = match role {
         Role::Pod => Device::POD,
+        Role::External | Role::L3 if leads.is_below(link) => Device::CARRIES,
         Role::External | Role::L3 => 0,
         Role::Host => Device::HOST,
     };

@@ -2,7 +2,7 @@
 //! processes.
 
 use crate::event::Verdict;
-use crate::flow::{Kind, Side};
+use crate::flow::Side;
 use crate::forward::begin::ports;
 use crate::forward::exit;
 use crate::forward::parts::{Part, Parts, refuse, touch};
@@ -47,8 +47,5 @@ fn path<P: Parts<T>, T: Tables>(
     }
     touch(packet, tables, scratch)?;
     packet.part(tables, scratch, Part::Rewrite)?;
-    if scratch.found.flow.kind == Kind::MASQUERADE {
-        packet.mark_masqueraded();
-    }
-    Ok(Verdict::Translated(exit::translation(scratch.found.flow.kind)))
+    Ok(exit::translated(packet, Side::EGRESS, scratch.found.flow.kind))
 }

@@ -7,7 +7,7 @@ pub(super) mod rewrite;
 
 use crate::config::Settings;
 use crate::event::{DropReason, Sent, Translation, Turn, Verdict};
-use crate::flow::{Kind, Tuple};
+use crate::flow::{Kind, Side, Tuple};
 use crate::forward::Scratch;
 use crate::packet::Packet;
 use crate::route::Route;
@@ -73,6 +73,17 @@ pub(super) fn choose<P: Packet, T: Tables>(
     if bypasses {
         exit.to = ExitTo::NextHop;
     }
+}
+
+/// The verdict about a packet that carries the addresses of an entry of this kind and simply continues. A masqueraded
+/// one is marked for the program of another layout behind this one.
+#[inline(always)]
+pub(super) fn translated<P: Packet>(packet: &mut P, side: Side, kind: Kind) -> Verdict {
+    // The side is known when this is compiled: packets that come in pay nothing.
+    if side == Side::EGRESS && kind == Kind::MASQUERADE {
+        packet.mark_masqueraded();
+    }
+    Verdict::Translated(translation(kind))
 }
 
 /// The translation of the packets that follow an entry of this kind.

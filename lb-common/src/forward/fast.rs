@@ -5,7 +5,7 @@
 //! whole path is a program of its own (ADR 0040): its use of the stack and of registers costs nothing here.
 
 use crate::event::Verdict;
-use crate::flow::{Flow, Kind, Side};
+use crate::flow::{Flow, Side};
 use crate::forward::exit::{self, rewrite};
 use crate::forward::seek::shape::{Plain, Shape as _};
 use crate::forward::{Next, Role, Scratch, seek};
@@ -66,7 +66,7 @@ fn of_family<P: Packet, T: Tables, const V4: bool>(
         seek::egress(packet, tables, &mut plain, scratch)
     };
     match next {
-        Ok(Next::Follow) => Some(follow(packet, &plain, scratch)),
+        Ok(Next::Follow) => Some(follow(packet, &plain, scratch, side)),
         Ok(_) => None,
         Err(verdict) => Some(verdict),
     }
@@ -78,15 +78,11 @@ fn follow<P: Packet, const V4: bool>(
     packet: &mut P,
     plain: &Plain<V4>,
     scratch: &Scratch,
+    side: Side,
 ) -> Verdict {
     let flow = plain.flow(packet, &scratch.found);
     match rewrite::packet(packet, &plain.view, &scratch.headers.key.tuple, &flow.to) {
-        Ok(()) => {
-            if flow.kind == Kind::MASQUERADE {
-                packet.mark_masqueraded();
-            }
-            Verdict::Translated(exit::translation(flow.kind))
-        }
+        Ok(()) => exit::translated(packet, side, flow.kind),
         Err(verdict) => verdict,
     }
 }

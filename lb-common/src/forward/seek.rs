@@ -199,7 +199,7 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
         let (view, role) = (shape.view(headers), shape.role(*role));
         if !S::PLAIN
             && direct::may_have_our_source(settings, tuple, view, role)
-            && direct::has_our_source(packet, tables, headers, found)
+            && direct::has_our_source(packet, (tables, settings), headers, found)
         {
             return Ok(Next::Masquerade);
         }

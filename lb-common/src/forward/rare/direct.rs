@@ -127,7 +127,7 @@ pub(in crate::forward) fn may_have_our_source(
 #[inline(never)]
 pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
-    tables: &T,
+    (tables, settings): (&T, &Settings),
     headers: &Headers,
     found: &mut Found,
 ) -> bool {
@@ -136,8 +136,7 @@ pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows +
         let device = tables.device(packet.device());
         device.is_none_or(|device| device.flags & Device::CARRIES != 0)
     };
-    let is_nodes = |source| tables.settings().is_some_and(|all| all.node.may_be_own(source));
-    if !is_nodes(&headers.key.tuple.source)
+    if !settings.node.may_be_own(&headers.key.tuple.source)
         || !is_from_host && (packet.is_masqueraded() || carries())
         || !found.find_answers(tables, headers, Side::INGRESS)
         || found.answers.flow.kind != Kind::UNMASQUERADE
@@ -191,6 +190,7 @@ pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple) -> bool
     looks_like_frontend(settings, tuple) && settings.node.may_be_own(&tuple.source)
 }
 
+/// Whether a packet has a source that a frontend may have, or a port that the node shares with translated sources.
 #[inline(always)]
 fn looks_like_frontend(settings: &Settings, tuple: &Tuple) -> bool {
     settings.may_become_node_port(tuple.source_port)
