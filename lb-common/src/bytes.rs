@@ -39,6 +39,8 @@ pub struct Bytes {
     pub device: u32,
     /// Whether this host created it.
     pub from_host: bool,
+    /// Whether a program has marked it ([`Hooked::mark_masqueraded`]).
+    pub masqueraded: bool,
     /// Number of copies that were queued at the ingress again.
     pub copies: u32,
     /// The kernel's routes: see [`KnownRoute`].
@@ -71,6 +73,7 @@ impl Bytes {
             home,
             device: 1,
             from_host: false,
+            masqueraded: false,
             copies: 0,
             routes: BTreeMap::new(),
             segment: 0,
@@ -144,6 +147,14 @@ impl Hooked for Bytes {
 
     fn is_from_host(&self) -> bool {
         self.from_host
+    }
+
+    fn mark_masqueraded(&mut self) {
+        self.masqueraded = true;
+    }
+
+    fn is_masqueraded(&self) -> bool {
+        self.masqueraded
     }
 }
 

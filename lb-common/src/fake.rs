@@ -20,7 +20,7 @@ pub mod world;
 pub use crate::bytes::{Bytes, Home, KnownRoute};
 pub use build::{Datagram, Piece, Transport};
 pub use dissect::{assert_packet_eq, fields, wrong_checksums};
-pub use fixture::{Fixture, Step, is_fast, run, run_in, run_l3, run_whole};
+pub use fixture::{Fixture, Step, is_fast, run, run_both, run_in, run_l3, run_whole};
 pub use node::{Fake, Meanwhile};
 
 /// An address in its usual text form.

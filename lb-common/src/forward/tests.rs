@@ -22,6 +22,7 @@ mod exits;
 mod lives;
 mod origins;
 mod records;
+mod two_layouts;
 
 #[test]
 fn every_fixture_is_what_it_says() {

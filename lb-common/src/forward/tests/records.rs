@@ -35,6 +35,15 @@ fn only_connections_of_the_node_with_a_port_like_a_frontends_are_recorded() {
     assert_eq!(recorded("10.1.0.5:30080", tcp::SYN, 0), 0, "a pod");
 }
 
+/// A server outside whose port looks like a `NodePort` is asked by the path for packets of this host.
+#[test]
+fn requests_to_what_only_looks_like_a_frontend_are_recorded_alike() {
+    let to = "203.0.113.7:30500";
+    assert_eq!(recorded_to(to, world::NODE4, tcp::SYN, 0), 1);
+    assert_eq!(recorded_to(to, "192.168.0.10:45000", tcp::SYN, 0), 0, "an ordinary port");
+    assert_eq!(recorded_to(to, "10.1.0.5:30080", tcp::SYN, 0), 0, "a pod");
+}
+
 /// CNI plugins that masquerade with random ports choose ports for translated sources, too. Only the first packet counts:
 /// the table is small, and later ones pass at the cost of a packet for no Service.
 #[test]
