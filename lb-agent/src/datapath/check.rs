@@ -1,5 +1,6 @@
 //! Requirements of the machine, each with its remedy.
 
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,8 +13,9 @@ use super::release::{self, Release};
 const KERNEL: Release = (6, 6);
 /// The type information of the kernel (`CONFIG_DEBUG_INFO_BTF`).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
-/// Contains 1 on a kernel with `CONFIG_PREEMPT_RT` (Linux 5.x with the RT patches, and since 6.12).
-const REALTIME: &str = "/sys/kernel/realtime";
+/// A word in uname(2)'s version of a kernel with `CONFIG_PREEMPT_RT` (`init/Makefile`); mainline has the option since
+/// Linux 6.12.
+const REALTIME: &str = "PREEMPT_RT";
 const NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
 const SYS_ADMIN: u32 = 21;
 const PERFMON: (u32, &str) = (38, "CAP_PERFMON");
@@ -40,27 +42,28 @@ fn lack(what: impl Into<String>, remedy: impl Into<String>) -> Requirement {
 /// The facts about the machine that the checks use. Tests make up their own.
 #[derive(Clone, Debug)]
 struct Facts {
-    /// Kernel release, as uname(2) returns it.
+    /// Release and version of the kernel, as uname(2) returns them.
     release: String,
+    version: String,
     has_btf: bool,
     /// Whether `--cgroup` is on a cgroup v2.
     is_cgroup2: bool,
-    /// Whether softirqs of one CPU may preempt each other (`CONFIG_PREEMPT_RT`).
-    is_realtime: bool,
     /// Effective capabilities; `None` if they cannot be read.
     capabilities: Option<u64>,
 }
 
 impl Facts {
     fn here(cgroup: &Path) -> Self {
-        let release = nix::sys::utsname::uname();
-        let release = release.ok().and_then(|name| Some(name.release().to_str()?.to_owned()));
+        let name = nix::sys::utsname::uname();
+        let text = |part: &OsStr| part.to_string_lossy().into_owned();
+        let [release, version] =
+            name.map(|name| [name.release(), name.version()].map(text)).unwrap_or_default();
         let kind = statfs(cgroup).map(|stat| stat.filesystem_type());
         Self {
-            release: release.unwrap_or_default(),
+            release,
+            version,
             has_btf: Path::new(VMLINUX).exists(),
             is_cgroup2: kind == Ok(CGROUP2_SUPER_MAGIC),
-            is_realtime: fs::read_to_string(REALTIME).is_ok_and(|text| text.trim() == "1"),
             capabilities: capabilities(),
         }
     }
@@ -76,7 +79,7 @@ fn lacks(facts: &Facts, cgroup: &Path) -> Vec<Requirement> {
         kernel(&facts.release),
         (!facts.has_btf).then(btf),
         (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
-        facts.is_realtime.then(realtime),
+        facts.version.contains(REALTIME).then(realtime),
         // Unknown capabilities are not an error; the first system call will show.
         facts.capabilities.and_then(missing_capabilities),
     ];
@@ -106,7 +109,7 @@ fn btf() -> Requirement {
 /// could run on the same CPU meanwhile and overwrite it.
 fn realtime() -> Requirement {
     lack(
-        format!("{REALTIME} is 1: programs on one CPU may preempt each other"),
+        "this is a CONFIG_PREEMPT_RT kernel: programs on one CPU may preempt each other",
         "use a kernel without CONFIG_PREEMPT_RT",
     )
 }
@@ -170,7 +173,7 @@ mod tests {
             release: "6.6.0".into(),
             has_btf: true,
             is_cgroup2: true,
-            is_realtime: false,
+            version: "#1 SMP PREEMPT_DYNAMIC".into(),
             capabilities: Some(ENOUGH),
         };
         change(&mut facts);
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn enough_is_enough() {
+    fn machine_with_all_requirements_lacks_none() {
         assert_eq!(machine(|_| {}), "");
         let set = |bits: u64| move |facts: &mut Facts| facts.capabilities = Some(bits);
         assert_eq!(machine(set(1 << SYS_ADMIN | 1 << NET_ADMIN.0)), "");
@@ -212,8 +215,9 @@ mod tests {
     }
 
     #[test]
-    fn what_the_kernel_was_built_or_mounted_without_is_named_with_its_remedy() {
-        let said = machine(|facts| facts.is_realtime = true);
+    fn missing_kernel_feature_or_mount_is_named_with_its_remedy() {
+        let version = "#1 SMP PREEMPT_RT Debian 6.12.43-1 (2025-08-27)";
+        let said = machine(|facts| facts.version = version.into());
         assert!(said.contains("without CONFIG_PREEMPT_RT"), "{said}");
         let said = machine(|facts| facts.has_btf = false);
         assert!(said.starts_with("/sys/kernel/btf/vmlinux does not exist: "), "{said}");
@@ -243,7 +247,7 @@ mod tests {
                 release: "5.4".into(),
                 has_btf: false,
                 is_cgroup2: false,
-                is_realtime: false,
+                version: "#1 SMP PREEMPT_DYNAMIC".into(),
                 capabilities: Some(0),
             };
         });
