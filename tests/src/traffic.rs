@@ -6,6 +6,7 @@
 //! line to a server; the server answers with a line that holds its name and the client address that it saw.
 
 mod ask;
+mod attacked;
 mod background;
 mod both;
 pub mod capture;
@@ -24,6 +25,7 @@ pub mod session;
 pub mod survey;
 
 pub use ask::{Answer, Ask, Failure, Protocol};
+pub use attacked::Attacked;
 pub use capture::Capture;
 pub use frame::Frame;
 pub use handmade::{Handmade, pieces};

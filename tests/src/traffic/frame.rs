@@ -63,6 +63,16 @@ impl Frame {
         self.bytes.get(network.transport + 13).copied()
     }
 
+    /// Returns the TCP sequence and acknowledgement numbers.
+    pub fn tcp_numbers(&self) -> Option<(u32, u32)> {
+        let network = self.network().filter(|network| network.protocol == TCP)?;
+        let word = |at| {
+            let bytes = self.bytes.get(network.transport + at..network.transport + at + 4)?;
+            Some(u32::from_be_bytes(bytes.try_into().ok()?))
+        };
+        Some((word(4)?, word(8)?))
+    }
+
     /// Returns ICMP type and code, for both families.
     pub fn icmp(&self) -> Option<(u8, u8)> {
         let network = self.network().filter(|n| n.protocol == ICMP || n.protocol == ICMPV6)?;
