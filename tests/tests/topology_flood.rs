@@ -1,6 +1,11 @@
 //! Floods of questions that stay unanswered, from ever new clients: no flow in use is lost, and every new flow is
 //! served. While no agent runs, expired flows make room by themselves.
 
+#[path = "topology_flood/flood.rs"]
+mod flood;
+#[path = "topology_flood/flooded.rs"]
+mod flooded;
+
 use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,30 +13,28 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_agent::maps::{Maps, Table};
-use lb_common::fake::{Datagram, Transport, at};
-use lb_common::flow::{Flow, FlowKey};
-use lb_common::wire::tcp;
+use lb_common::flow::{Flow, FlowKey, Tuple};
 use lb_tests::agent::Agent;
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, askers, until};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
-use lb_tests::traffic::{Ask, Handmade, Load, Protocol};
+use lb_tests::traffic::{Ask, Load, Protocol};
 use lb_tests::wait;
+
+use self::flood::Flood;
 
 /// The capacity of each flow table.
 const CAPACITY: u32 = 4_096;
 /// Milliseconds between two questions of one client.
 const PAUSE: u64 = 20;
+/// Long enough for every kept UDP flow to count as a stream, which takes two seconds (`Lifetimes::STREAM`).
+const STREAM: Duration = Duration::from_millis(2_500);
 const NODE_PORT: u16 = 30_080;
 const FLOOD_PORT: u16 = 30_081;
 /// A port without a listener: the backend answers a SYN with an RST.
 const CLOSED: u16 = 9;
-
-/// The number of packets of a paced flood that are sent at once, and the time for them: at most 30,000 packets a
-/// second.
-const GO: (u32, Duration) = (300, Duration::from_millis(10));
 
 in_both_shapes!(
     what_nobody_answers_costs_nobody_else_anything,
@@ -68,79 +71,6 @@ fn rig_of(shape: Shape, capacity: Option<u32>, maps: &[&str]) -> Result<(Rig, [S
     Ok((rig, [web, flooded]))
 }
 
-/// The parameters of a flood, which each of its senders uses in each family.
-#[derive(Clone, Copy)]
-struct Flood {
-    /// The kinds of its packets.
-    kinds: &'static [Transport],
-    /// The number of packets.
-    packets: u32,
-    /// Whether it is limited to 30,000 packets a second.
-    is_paced: bool,
-}
-
-impl Flood {
-    /// First datagrams and SYNs alternately, as fast as possible.
-    fn of_first_packets() -> Self {
-        const KINDS: &[Transport] = &[Transport::Udp(true), Transport::Tcp(tcp::SYN)];
-        // Several times the capacity of the tables.
-        let packets = campaign::size(4 * CAPACITY, 60_000);
-        Self { kinds: KINDS, packets, is_paced: false }
-    }
-
-    /// First datagrams and SYNs, 30,000 a second; for a minute in a campaign.
-    fn of_first_packets_at_a_rate() -> Self {
-        Self {
-            packets: campaign::size(10_000, 60 * 30_000),
-            is_paced: true,
-            ..Self::of_first_packets()
-        }
-    }
-
-    /// First datagrams and SYNs, and segments without a connection, 30,000 a second.
-    fn of_every_kind() -> Self {
-        const KINDS: &[Transport] = &[
-            Transport::Udp(true),
-            Transport::Tcp(tcp::SYN),
-            Transport::Tcp(tcp::FIN),
-            Transport::Tcp(tcp::FIN | tcp::ACK),
-            Transport::Tcp(tcp::ACK),
-            Transport::Tcp(tcp::RST),
-            Transport::Tcp(0),
-        ];
-        Self { kinds: KINDS, packets: campaign::size(10_000, 60 * 30_000), is_paced: true }
-    }
-
-    /// Sends packets to the addresses of `to` in turn, each from another source.
-    fn send(self, from: &Member, own: SocketAddr, to: &[SocketAddr], spoofs: bool) -> Result<u32> {
-        let hand = Handmade::open(from, own)?;
-        let (mut sent, began) = (0, Instant::now());
-        for number in 0..self.packets {
-            let target = *to.get(number as usize % to.len()).context("a target")?;
-            let ip = match (spoofs, own) {
-                (false, _) => own.ip(),
-                (true, SocketAddr::V4(_)) => {
-                    format!("198.18.{}.{}", number >> 8 & 0xff, number & 0xff).parse()?
-                }
-                (true, SocketAddr::V6(_)) => {
-                    format!("fd00:18::{:x}:{:x}", number >> 16, number & 0xffff).parse()?
-                }
-            };
-            let source = SocketAddr::new(ip, 1_024 + (number % 60_000) as u16);
-            let [source, to] = [source, target].map(|end| at(&end.to_string()));
-            let kind = *self.kinds.get(number as usize / 7 % self.kinds.len()).context("a kind")?;
-            // A full send queue is not an error: the flood continues.
-            sent += u32::from(hand.send(&Datagram::new(source, to, kind), target).is_ok());
-            let (packets, time) = GO;
-            if self.is_paced && number % packets == 0 {
-                // The time of sending counts: the pause ends when the next packets are due.
-                wait::pass((time * (number / packets)).saturating_sub(began.elapsed()));
-            }
-        }
-        Ok(sent)
-    }
-}
-
 /// All clients use a Service continuously, through kept and through new sockets.
 fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, Load<'a>)>> {
     let mut loads = Vec::new();
@@ -171,25 +101,15 @@ fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> 
 fn costs_nobody_else_anything(shape: Shape, capacity: Option<u32>, flood: Flood) -> Result<()> {
     let (rig, [web, flooded]) = rig(shape, capacity)?;
     let loads = everybody_asks(&rig, &web)?;
-    // Long enough for every kept UDP flow to count as a stream, which takes two seconds (`Lifetimes::STREAM`).
-    wait::pass(Duration::from_millis(2_500));
-    let (mut sent, began) = (0, Instant::now());
-    for family in Family::ALL {
+    wait::pass(STREAM);
+    let began = Instant::now();
+    let external = Addresses::parse("198.51.100.7", "fd00:198::7")?;
+    let sent = pour(&rig, flood, |family| {
         let node = rig.node(0)?.addresses();
-        let external = Addresses::parse("198.51.100.7", "fd00:198::7")?.of(family);
-        let outside = [node.socket(family, FLOOD_PORT), SocketAddr::new(external, 80)];
-        let inside = [flooded.frontend(family)];
-        let [client, pod] = [rig.client(), &**rig.pod(0, 0)?];
-        sent += thread::scope(|scope| -> Result<u32> {
-            let own = client.addresses().socket(family, 25_998);
-            let one = scope.spawn(move || flood.send(client, own, &outside, true));
-            let own = pod.addresses().socket(family, 25_999);
-            let other = scope.spawn(move || flood.send(pod, own, &inside, false));
-            let [one, other] = [one, other].map(thread::ScopedJoinHandle::join);
-            let failed = |_| anyhow::anyhow!("a flood ended early");
-            Ok(one.map_err(failed)?? + other.map_err(failed)??)
-        })?;
-    }
+        let outside =
+            vec![node.socket(family, FLOOD_PORT), SocketAddr::new(external.of(family), 80)];
+        Ok((outside, flooded.frontend(family)))
+    })?;
     let (took, mut answers, mut slowest) = (began.elapsed(), 0, 0);
     for (who, kept, load) in loads {
         let context = || {
@@ -213,20 +133,44 @@ fn costs_nobody_else_anything(shape: Shape, capacity: Option<u32>, flood: Flood)
     let rate = u128::from(sent) * 1_000 / took.as_millis().max(1);
     campaign::figure(&format!("packets a second of {what}"), rate, "packets");
     ensure!(sent > flood.packets, "only {sent} packets of floods were sent");
-    let protected = protected(&rig)?;
+    let protected = protected(&rig, |tuple| {
+        [tuple.source_port, tuple.destination_port].iter().any(|port| port.get() == CLOSED)
+    })?;
     ensure!(protected.is_empty(), "protected: {} such as {:?}", protected.len(), protected.first());
     Ok(())
 }
 
-/// Protected entries of flows to the flooded Service. There must be none, because in none of these flows both ends have
-/// sent.
-fn protected(rig: &Rig) -> Result<Vec<(FlowKey, Flow)>> {
+/// Floods, of each family, the first addresses from spoofed sources outside and the other one from a pod. Returns the
+/// number of packets that were sent.
+fn pour(
+    rig: &Rig,
+    flood: Flood,
+    targets: impl Fn(Family) -> Result<(Vec<SocketAddr>, SocketAddr)>,
+) -> Result<u32> {
+    let [client, pod] = [rig.client(), &**rig.pod(0, 0)?];
+    let mut sent = 0;
+    for family in Family::ALL {
+        let (outside, inside) = targets(family)?;
+        sent += thread::scope(|scope| -> Result<u32> {
+            let own = client.addresses().socket(family, 25_998);
+            let one = scope.spawn(move || flood.send(client, own, &outside, true));
+            let own = pod.addresses().socket(family, 25_999);
+            let other = scope.spawn(move || flood.send(pod, own, &[inside], false));
+            let [one, other] = [one, other].map(thread::ScopedJoinHandle::join);
+            let failed = |_| anyhow::anyhow!("a flood ended early");
+            Ok(one.map_err(failed)?? + other.map_err(failed)??)
+        })?;
+    }
+    Ok(sent)
+}
+
+/// Protected entries with a tuple that `is_flooded` accepts. There must be none, because in none of these flows both
+/// ends have sent what continues a connection.
+fn protected(rig: &Rig, is_flooded: impl Fn(&Tuple) -> bool) -> Result<Vec<(FlowKey, Flow)>> {
     let maps = Maps::open(&rig.node(0)?.bpf().join(LAYOUT).join("maps"))?;
     let mut found = Vec::new();
     maps.flows().walk(Table::Protected, |key, flow| {
-        let ports = [key.tuple, flow.to]
-            .map(|it| [it.source_port, it.destination_port].map(|port| port.get()));
-        if ports.as_flattened().contains(&CLOSED) {
+        if is_flooded(&key.tuple) || is_flooded(&flow.to) {
             found.push((*key, *flow));
         }
     })?;

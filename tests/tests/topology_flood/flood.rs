@@ -1,0 +1,123 @@
+//! Floods of packets from ever new sources.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use lb_common::fake::{Datagram, Transport, at};
+use lb_common::wire::tcp;
+use lb_tests::campaign;
+use lb_tests::topology::Member;
+use lb_tests::traffic::Handmade;
+use lb_tests::wait;
+
+use super::CAPACITY;
+
+/// The number of packets of a paced flood that are sent at once, and the time for them: at most 30,000 packets a
+/// second.
+const GO: (u32, Duration) = (300, Duration::from_millis(10));
+
+/// The parameters of a flood, which each of its senders uses in each family.
+#[derive(Clone, Copy)]
+pub(super) struct Flood {
+    /// The kinds of its packets.
+    pub(super) kinds: &'static [Transport],
+    /// The number of packets.
+    pub(super) packets: u32,
+    /// Whether it is limited to 30,000 packets a second.
+    pub(super) is_paced: bool,
+    /// Whether each source sends a packet of each kind.
+    pub(super) is_in_turn: bool,
+    /// The number of source ports, from 1,024 on.
+    pub(super) ports: u32,
+}
+
+/// The number of source ports of most floods.
+const PORTS: u32 = 60_000;
+
+impl Flood {
+    /// First datagrams and SYNs alternately, as fast as possible.
+    pub(super) fn of_first_packets() -> Self {
+        const KINDS: &[Transport] = &[Transport::Udp(true), Transport::Tcp(tcp::SYN)];
+        // Several times the capacity of the tables.
+        let packets = campaign::size(4 * CAPACITY, 60_000);
+        Self { kinds: KINDS, packets, is_paced: false, is_in_turn: false, ports: PORTS }
+    }
+
+    /// First datagrams and SYNs, 30,000 a second; for a minute in a campaign.
+    pub(super) fn of_first_packets_at_a_rate() -> Self {
+        Self {
+            packets: campaign::size(10_000, 60 * 30_000),
+            is_paced: true,
+            ..Self::of_first_packets()
+        }
+    }
+
+    /// First datagrams and SYNs, and segments without a connection, 30,000 a second.
+    pub(super) fn of_every_kind() -> Self {
+        const KINDS: &[Transport] = &[
+            Transport::Udp(true),
+            Transport::Tcp(tcp::SYN),
+            Transport::Tcp(tcp::FIN),
+            Transport::Tcp(tcp::FIN | tcp::ACK),
+            Transport::Tcp(tcp::ACK),
+            Transport::Tcp(tcp::RST),
+            Transport::Tcp(0),
+        ];
+        Self { kinds: KINDS, ..Self::of_first_packets_at_a_rate() }
+    }
+
+    /// SYNs, each followed by an ACK with a wrong number, 30,000 packets a second. The source ports are none of those
+    /// that the kernel gives to connections.
+    pub(super) fn of_blind_handshakes() -> Self {
+        const KINDS: &[Transport] = &[Transport::Tcp(tcp::SYN), Transport::Tcp(tcp::ACK)];
+        Self { kinds: KINDS, is_in_turn: true, ports: 31_000, ..Self::of_first_packets_at_a_rate() }
+    }
+
+    /// Sends packets to the addresses of `to` in turn, from ever new sources.
+    pub(super) fn send(
+        self,
+        from: &Member,
+        own: SocketAddr,
+        to: &[SocketAddr],
+        spoofs: bool,
+    ) -> Result<u32> {
+        let hand = Handmade::open(from, own)?;
+        let (mut sent, began, kinds) = (0, Instant::now(), self.kinds.len() as u32);
+        for number in 0..self.packets {
+            let (source, kind) = if self.is_in_turn {
+                (number / kinds, number % kinds)
+            } else {
+                (number, number / 7 % kinds)
+            };
+            let kind = *self.kinds.get(kind as usize).context("a kind")?;
+            let target = *to.get(source as usize % to.len()).context("a target")?;
+            let ip = if spoofs { spoofed(own, source)? } else { own.ip() };
+            let port = 1_024 + (source % self.ports) as u16;
+            let [source, to] = [SocketAddr::new(ip, port), target].map(|end| at(&end.to_string()));
+            // A full send queue is not an error: the flood continues.
+            sent += u32::from(hand.send(&Datagram::new(source, to, kind), target).is_ok());
+            let (packets, time) = GO;
+            if self.is_paced && number % packets == 0 {
+                // The time of sending counts: the pause ends when the next packets are due.
+                wait::pass((time * (number / packets)).saturating_sub(began.elapsed()));
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// Whether an address is that of a source of spoofed packets.
+pub(super) fn is_spoofed(ip: IpAddr) -> bool {
+    let ip = ip.to_string();
+    ip.starts_with("198.18.") || ip.starts_with("fd00:18:")
+}
+
+/// The address of a source of spoofed packets, of the family of `own`.
+fn spoofed(own: SocketAddr, number: u32) -> Result<IpAddr> {
+    let [low, high] = [number & 0xffff, number >> 16];
+    Ok(match own {
+        SocketAddr::V4(_) => format!("198.18.{}.{}", low >> 8, low & 0xff).parse()?,
+        SocketAddr::V6(_) => format!("fd00:18::{high:x}:{low:x}").parse()?,
+    })
+}
