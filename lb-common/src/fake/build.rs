@@ -56,6 +56,9 @@ pub struct Datagram {
     pub options: Vec<u8>,
     /// IPv6 extension headers: number, and the bytes behind the first two (6, 14, 22, ... of them).
     pub extensions: Vec<(u8, Vec<u8>)>,
+    /// The same headers behind the fragment header: in the bytes of the first fragment, and named by all of them
+    /// (RFC 8200, section 4.5).
+    pub fragmented_extensions: Vec<(u8, Vec<u8>)>,
     /// The fragment that the packet is, if it is one.
     pub piece: Option<Piece>,
     /// Sequence and acknowledgement numbers of a TCP segment.
@@ -75,6 +78,7 @@ impl Datagram {
             tags: Vec::new(),
             options: Vec::new(),
             extensions: Vec::new(),
+            fragmented_extensions: Vec::new(),
             piece: None,
             numbers: [7, 9],
         }
@@ -197,10 +201,14 @@ impl Datagram {
             rest.extend(piece.id.to_be_bytes());
             headers.push((FRAGMENT, rest));
         }
+        let included = headers.len();
+        headers.extend(self.fragmented_extensions.iter().cloned());
         let kinds = headers.iter().map(|(kind, _)| *kind).chain([self.protocol().0]);
         let kinds: Vec<u8> = kinds.collect();
+        let is_later = self.piece.is_some_and(|piece| piece.offset > 0);
+        let written = if is_later { included } else { headers.len() };
         let mut chain = Vec::new();
-        for ((kind, rest), next) in headers.iter().zip(kinds.iter().skip(1)) {
+        for ((kind, rest), next) in headers.iter().zip(kinds.iter().skip(1)).take(written) {
             let units = if *kind == FRAGMENT { 0 } else { ((rest.len() + 2) / 8 - 1) as u8 };
             chain.extend([*next, units]);
             chain.extend(rest);

@@ -26,6 +26,7 @@ mod flows;
 mod fragments;
 mod host;
 mod host_exits;
+mod host_failures;
 mod icmp;
 mod inherited;
 mod left_behind;
@@ -93,6 +94,7 @@ pub fn all() -> Vec<Fixture> {
         not_redirected::all(),
         quotes::all(),
         host_exits::all(),
+        host_failures::all(),
     ];
     parts.concat()
 }

@@ -95,9 +95,14 @@ fn entry(key: &FlowKey, flow: &Flow) -> String {
     ]
     .map(|(flag, name)| if flags & flag == 0 { "" } else { name })
     .concat();
-    let shown = [(shown.established, " established"), (shown.fin, " fin"), (shown.rst, " rst")]
-        .map(|(byte, name)| if byte == 0 { "" } else { name })
-        .concat();
+    let shown = [
+        (shown.established, " established"),
+        (shown.fin, " fin"),
+        (shown.rst, " rst"),
+        (shown.claimed, " claimed"),
+    ]
+    .map(|(byte, name)| if byte == 0 { "" } else { name })
+    .concat();
     format!(
         "{} {side} {} {kind} {} service {service} row {backend} epoch {epoch} frontends {frontends_epoch} device {client_device} expects {expected}{flags}{shown}",
         key.protocol.0,
