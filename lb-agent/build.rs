@@ -28,7 +28,7 @@ fn main() -> Result<()> {
         ..Package::default()
     };
     let toolchain = toolchain()?;
-    // Where cargo is told to be quiet.
+    // In this directory `.cargo/config.toml` makes cargo quiet.
     env::set_current_dir(package.root_dir).context("enter lb-ebpf")?;
     build_ebpf([package], Toolchain::Custom(&toolchain)).context(
         "compile lb-ebpf for the kernel: `cargo xtask setup` installs bpf-linker and rust-src, and \

@@ -90,7 +90,7 @@ pub enum ConfigVerb {
     View(Box<Run>),
     /// Convert kube-proxy's `ConfigMap`, or the file in it, to the two documents that --config reads.
     Migrate {
-        /// YAML file as kubectl prints it; - for standard input.
+        /// YAML file, for example from kubectl -o yaml; - reads standard input.
         #[arg(value_name = "FILE", default_value = "-")]
         file: PathBuf,
     },
@@ -107,10 +107,9 @@ pub struct Pins {
 /// `lb-agent cleanup`
 #[derive(Debug, Args)]
 pub struct Cleanup {
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Accepted for symmetry with `run`; has no effect.
+    /// Ignored; accepted so that the flags of `run` can be reused.
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
     /// Serve known flows until the last one has ended, and leave new
@@ -129,7 +128,6 @@ pub struct Cleanup {
 /// `lb-agent takeover`
 #[derive(Debug, Args)]
 pub struct TakeoverVerb {
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
     /// Remove kube-proxy's rules: nftables tables, its iptables chains (with iptables-save and iptables-restore), and
@@ -147,7 +145,6 @@ pub struct TakeoverVerb {
 /// `lb-agent status`
 #[derive(Debug, Args)]
 pub struct Status {
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
     /// Also list all programs attached to the served interfaces and sockets, and missing kernel features.
@@ -202,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_listed_with_what_they_are() {
+    fn flags_are_listed_with_their_values() {
         let given = ["--map-size=flows=9", "--map-size=services=8", "-v4", "--bpf-dir=/d"];
         let flags = flags(["lb-agent", "run"].into_iter().chain(given).map(OsString::from));
         let value = |name: &str| flags.get(name).map(String::as_str);
@@ -229,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_to_a_command_is_refused_by_name() {
+    fn flag_without_effect_on_a_command_is_refused_by_name() {
         let verbs: [&[&str]; 3] = [&["config", "view"], &["lb", "diff"], &["init"]];
         for verb in verbs {
             for flag in ["--cleanup", "--init-only", "--write-config-to=f"] {

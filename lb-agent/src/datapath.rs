@@ -132,7 +132,8 @@ impl Datapath {
                 source,
             })?;
         }
-        // Before `prepare` and before the programs are loaded: both take whatever is pinned under the name of a map.
+        // Counters are removed before `prepare` and before the programs are loaded: both take any map that is pinned
+        // under the right name.
         upgrade::forget_counters(&dir)?;
         upgrade::record(&dir)?;
         let replaced = upgrade::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
@@ -140,7 +141,7 @@ impl Datapath {
             previous.share(&dir.join("maps"), &sizes)?;
         }
         let is_begun = !pins::is_empty(&dir.join("links"));
-        // An upgrade that was interrupted: links of this layout have links of another one beside them.
+        // An interrupted upgrade is resumed: links of this layout have links of an earlier layout beside them.
         let is_resumed = is_begun && previous.is_some();
         // An earlier run was interrupted while it moved a link: the link beside it may run a program that would be
         // found now, and an interface does not take a program twice.

@@ -63,14 +63,14 @@ struct Body {
     healthy: bool,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     status: BTreeMap<&'static str, FamilyBody>,
-    /// Not a field of kube-proxy; present only while `status` names a problem.
+    /// kube-proxy has no such field. It is present only while `status` names a problem.
     #[serde(skip_serializing_if = "is_zero")]
     node_problems: usize,
     #[serde(skip_serializing_if = "is_zero")]
     stale_kinds: usize,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 const fn is_zero(count: &usize) -> bool {
     *count == 0
 }
@@ -220,7 +220,7 @@ async fn elsewhere(method: Method, uri: Uri) -> Response {
     let to = uri.query().map_or_else(|| clean.clone(), |query| format!("{clean}?{query}"));
     let headers = [(header::LOCATION, &*to), (header::CONTENT_TYPE, "text/html; charset=utf-8")];
     let is_asked = method == Method::GET || method == Method::HEAD;
-    // Go's format. The path came from a request target, which cannot contain quotation marks.
+    // The format is Go's. The path came from a request target, which cannot contain quotation marks.
     let page = format!("<a href=\"{to}\">Temporary Redirect</a>.\n\n");
     let page = if is_asked { page } else { String::new() };
     (StatusCode::TEMPORARY_REDIRECT, headers, page).into_response()
@@ -236,7 +236,7 @@ fn clean(path: &str) -> String {
             part => parts.push(part),
         }
     }
-    // As Go's `ServeMux` cleans paths before it redirects.
+    // Go's `ServeMux` cleans paths like this before it redirects.
     let end = if path.ends_with('/') && !parts.is_empty() { "/" } else { "" };
     format!("/{}{end}", parts.join("/"))
 }

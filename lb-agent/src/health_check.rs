@@ -180,14 +180,14 @@ impl HealthChecks {
             match Listener::open(address, kind, Arc::clone(answerer), Arc::clone(connections)) {
                 Ok(listener) => {
                     if service.failing.remove(&address).is_some() {
-                        info!(service = %name, %address, "health check server is listening again");
+                        info!(service = %name, %address, "health check listener is bound again");
                     }
                     drop(service.listeners.insert(address, listener));
                 }
                 Err(error) => {
                     // One message per failure, as this is retried for ever.
                     if service.failing.insert(address, error.kind()) != Some(error.kind()) {
-                        warn!(service = %name, %address, %error, "health check server cannot listen");
+                        warn!(service = %name, %address, %error, "health check listener could not bind; retrying");
                         let reason = error.to_string();
                         self.failures.push(Failure { service: name.clone(), address, reason });
                     }

@@ -39,7 +39,7 @@ pub(crate) async fn serve<F: Future<Output = Response<Body>>>(
     answer: impl Fn(Request<Incoming>) -> F,
 ) {
     let service = service_fn(|request| {
-        // Recorded before the request is judged: a refused one is progress, too.
+        // The request is recorded before it is judged: a refused one is progress, too.
         progress.asks();
         let answer = match refusal::of(&request) {
             None => Ok(answer(request)),

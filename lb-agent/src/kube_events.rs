@@ -46,7 +46,7 @@ pub struct EventContent {
     pub is_warning: bool,
     /// Reason, one word for programs.
     pub reason: &'static str,
-    /// Action during which it happened.
+    /// Action during which the event happened.
     pub action: &'static str,
     /// Message for people; longer ones are cut at the API's limit.
     pub text: String,
@@ -128,7 +128,7 @@ async fn send(client: Client, node: String, mut queue: mpsc::Receiver<EventConte
 }
 
 async fn create(client: &Client, node: &str, content: &EventContent) {
-    // The time of writing: the content may have waited in the queue.
+    // The Event gets the time of writing: the content may have waited in the queue.
     let event = event(content, node, Timestamp::now());
     let namespace = event.metadata.namespace.clone().unwrap_or_default();
     let api = Api::<Event>::namespaced(client.clone(), &namespace);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_is_said_once_and_all_of_it_seldom() {
+    fn equal_events_are_sent_once_and_all_events_are_limited() {
         let start = Instant::now();
         let mut limit = Limit::new(start);
         assert!(limit.admits(&content("a"), start));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn events_are_about_a_service_or_our_node() {
+    fn event_regards_a_service_or_the_node_of_the_agent() {
         let about = event(&content(&"x".repeat(5_000)), "n", Timestamp::UNIX_EPOCH);
         let regarding = about.regarding.unwrap();
         assert_eq!(

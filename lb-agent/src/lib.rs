@@ -10,18 +10,18 @@
 //! - `http_server`: connections and refusals of every HTTP listener
 //! - `plan`: the desired state of a service port
 //! - `snapshot`: Services, EndpointSlices and Nodes as every source sends them
-//! - `state_file`: what a run knew last, for the commands that show it
+//! - `state_file`: the last known state of a run, for the commands that show it
 //! - `translate`: a Service and its slices to plans
 //! - `reconcile`: the difference between plans and maps, as operations
 //! - `maps`: typed handles to the maps
 //! - `datapath`: loads, attaches, upgrades and removes the programs
-//! - `health`: what `/healthz` and `/readyz` answer
+//! - `health`: the responses of `/healthz` and `/readyz`
 //! - `config`: file and flags as one configuration
 //! - `cli`: the command line
 //! - `node`: interfaces, addresses and routes of this node
 //! - `tracker`: which Services changed
 //! - `sweep`: removes expired flows
-//! - `health_check`: answers load balancers that ask for the health of a Service
+//! - `health_check`: responses to load balancers about the health of a Service
 //! - `manifests`: objects from a directory
 //! - `kube_events`: Events for Kubernetes
 //! - `watch`: objects from an API server

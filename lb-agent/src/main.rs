@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_meant_is_a_usage_error() {
+    fn errors_have_the_exit_code_of_their_kind() {
         let directory = tempfile::tempdir().expect("a directory");
         let file = directory.path().join("config");
         std::fs::write(&file, "kind: Teapot").expect("a file");

@@ -28,7 +28,7 @@ pub struct Manifests {
     notify: Notify,
 }
 
-/// Why a directory cannot be followed.
+/// The reason why a directory cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestsError {
     /// The path does not exist or is not a directory.
@@ -50,7 +50,7 @@ impl Manifests {
     pub fn open(directory: &Path, node: &str) -> Result<Self, ManifestsError> {
         let directory = directory.to_owned();
         let wrong = |source| ManifestsError::Directory { directory: directory.clone(), source };
-        // Tried first, because the error of inotify does not say that the directory is missing.
+        // The directory is read first, because the error of inotify does not say that it is missing.
         drop(std::fs::read_dir(&directory).map_err(wrong)?);
         let notify = Notify::open(&directory);
         let notify = notify.map_err(|source| ManifestsError::Notification {
@@ -79,7 +79,7 @@ impl Manifests {
         }
         self = self.read(Changes::All, view, events).await?;
         for kind in Kind::ALL {
-            // Only a complete read may end the lists: what is missing at that point counts as deleted.
+            // Only a complete read may end the lists: an object that is missing at that point counts as deleted.
             view.synced(kind);
             send(events, Event::Synced(kind)).await?;
         }

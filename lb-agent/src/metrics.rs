@@ -32,7 +32,7 @@ pub struct Numbers {
     pub operations: AtomicU64,
     /// Map writes that failed; each is retried.
     pub failures: AtomicU64,
-    /// Entries that a map refused; their services are not served, or as before.
+    /// Entries that a map refused; their services are not served, or are served as before.
     pub unwritten: AtomicU64,
     /// Service ports not served because a map is full.
     pub refused: AtomicU64,
@@ -127,7 +127,7 @@ async fn configz(State(sources): State<Sources>) -> Response {
 async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let is_open_metrics = text::is_open_metrics(accepts.unwrap_or_default());
-    // One page at a time, however many clients request it: each reads whole maps.
+    // Pages are made one at a time, however many clients request them, because each page reads whole maps.
     let turn = Arc::clone(&sources.turn);
     let turn = turn.lock().await;
     // Reading maps takes milliseconds, and the threads of the runtime also answer probes.

@@ -66,7 +66,7 @@ use writer::Writer;
 /// Runs until SIGTERM or SIGINT, or until the configuration changes.
 #[expect(clippy::too_many_lines, reason = "wiring, from top to bottom")]
 pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
-    config.warnings.iter().for_each(|warning| warn!(warning, "configuration"));
+    config.warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
     let config = Arc::new(config);
     let name = config.node();
     let mut paths = datapath::Options {
@@ -89,7 +89,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     let mut tracker = tracker(&config, &name);
     let has_maps = datapath::maps_directory(&paths.bpf_dir).exists();
     let patience = match (&options.manifests, has_maps) {
-        // A directory is read as a whole, and no server can be away.
+        // A directory is always read completely; there is no server to wait for.
         (Some(_), _) => READING,
         (None, true) => LISTS,
         (None, false) => FIRST_LISTS,

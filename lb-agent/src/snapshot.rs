@@ -56,7 +56,7 @@ pub enum Event {
     ListBegan(Kind),
     /// A complete list has ended.
     Synced(Kind),
-    /// A list has ended that had objects without a readable name. What it lacks is therefore not deleted.
+    /// A list has ended that had objects without a readable name. Objects that it lacks are therefore not deleted.
     SyncedInPart(Kind),
 }
 

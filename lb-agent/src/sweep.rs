@@ -49,7 +49,7 @@ pub struct Report {
     pub renewed: usize,
     /// Number of affinity entries that were removed: expired, or of a service without affinity.
     pub forgotten: usize,
-    /// Those of [`Context::draining`] that have flows.
+    /// The frontends of [`Context::draining`] that have flows.
     pub live: BTreeSet<Frontend>,
     /// The same as [`Context::began`].
     pub began: Duration,
@@ -77,7 +77,8 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     })?;
     let [room4, room6] = flows.capacities()?;
     report.fullest = fuller((v4, room4), (v6, room6));
-    // After the walk, which reads the table in batches. Each entry is judged again before it is removed.
+    // Entries are removed after the walk, which reads the table in batches. Each entry is judged again before it is
+    // removed.
     for key in &suspects {
         report.removed += end::end(&flows, key, &context.lifetimes, now)?;
     }

@@ -1,6 +1,6 @@
 //! The few kernel calls that aya and nix lack, each as a safe function.
 //!
-//! Only this module talks to the kernel by raw pointers.
+//! Only this module passes raw pointers to the kernel.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};

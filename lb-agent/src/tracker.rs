@@ -1,9 +1,9 @@
-//! Holds the current objects, and tells which Services need something else than before.
+//! Holds the current objects, and returns the Services whose translation has changed.
 //!
 //! Events mark Services as dirty. [`Tracker::take`] translates the dirty ones and returns those whose translation
-//! differs from the last one returned: a change that is undone, or that does not matter here, returns nothing. Of a
-//! returned plan only a fingerprint of 128 bits is kept, so plans exist only where they are programmed. The cost is
-//! proportional to the change.
+//! differs from the last one returned: a change that is undone, or that does not matter here, returns nothing. The
+//! tracker keeps only a fingerprint of 128 bits of a returned plan, so plans exist only where they are programmed. The
+//! cost is proportional to the change.
 
 mod changes;
 mod demand;
@@ -67,7 +67,7 @@ impl Tracker {
             Event::ServiceApplied(spec) => self.index.apply_service(*spec),
             Event::ServiceDeleted(name) => self.index.delete_service(&name),
             Event::SliceApplied(slice) => {
-                // Read before the slice moves into the index.
+                // The trigger is read before the slice moves into the index.
                 let trigger = self.triggers.of(&slice);
                 let changes = self.index.apply_slice(*slice);
                 if let (Some(owner), Some(trigger)) = (changes.dirty.last(), trigger) {

@@ -58,7 +58,7 @@ pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
                     String::from_utf8(text).context("a list in UTF-8")
                 });
             }
-            // Written while it is read: a full table is too large for one text.
+            // The list is written while it is read: a full table is too large for one text.
             match list(&mut BufWriter::new(io::stdout().lock())) {
                 Err(show::Error::Write(error)) if error.kind() == ErrorKind::BrokenPipe => {}
                 listed => listed?,
@@ -86,7 +86,7 @@ pub(crate) fn explain(options: &Explain) -> Result<ExitCode> {
     Ok(if explanation.arrives() { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
 }
 
-/// The agent, or what is to be done in its place.
+/// Runs the agent, or the task that the flags request in its place.
 pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     let Start { run: options, instead } = start;
     lb_agent::keep_one_heap();
@@ -112,12 +112,12 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
         .context("start the runtime")?;
     let result = runtime.block_on(run::run(&options, config));
     runtime.shutdown_timeout(GOODBYE);
-    // Nothing is dropped where another program takes this one's place.
+    // The exec below runs no destructors, so the log is flushed here.
     drop(log);
     match result? {
         run::End::Asked => Ok(ExitCode::SUCCESS),
         run::End::Changed => {
-            // The program that runs, also where its file has been replaced.
+            // This path is the running program, even if its file has been replaced.
             let arguments = std::env::args_os().skip(1);
             let error = Process::new("/proc/self/exe").args(arguments).exec();
             Err(error).context("restart")
@@ -139,7 +139,7 @@ pub(crate) fn diff(options: &Diff) -> Result<ExitCode> {
     Ok(match (intent.is_whole, is_same) {
         (true, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(FINDING),
-        // There is nothing to compare the rest of an agent's Services with.
+        // The source was read only in part, so the other Services cannot be compared.
         (false, _) => ExitCode::from(UNREACHABLE),
     })
 }
@@ -172,9 +172,9 @@ pub(crate) fn drain_and_cleanup(options: &Cleanup) -> Result<ExitCode> {
     cleanup(dir)
 }
 
-/// Takes everything off, and says what that was.
+/// Removes everything, and prints what was removed.
 pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
-    // Held open, the maps outlive their pins: they know which of netfilter's entries were for frontends.
+    // The maps are held open and so outlive their pins: they show which of netfilter's entries were for frontends.
     let maps = datapath::open(dir).ok();
     let removed = datapath::cleanup(dir)?;
     if let Some(maps) = &maps
@@ -193,7 +193,7 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
             print("removed nft table inet lb-agent\n")?;
             true
         }
-        // Without nftables in the kernel there is none.
+        // Without nftables in the kernel there is no such table.
         Ok(false) | Err(_) => false,
     };
     let restored = node::host::restore(&loopback_file(dir))?;

@@ -1,7 +1,7 @@
 //! Follows the objects of a Kubernetes API server and reports them as [`Event`]s.
 //!
-//! Only what a service proxy needs is requested (contract 1.1), and each object is reduced as it arrives. Failures are
-//! retried for ever. Meanwhile the last view stays, and [`ViewHealth`] says since when it is old.
+//! Only objects that a service proxy needs are requested (contract 1.1), and each object is reduced as it arrives.
+//! Failures are retried for ever. Meanwhile the last view stays, and [`ViewHealth`] says since when it is old.
 //!
 //! The client never uses an address of the server that this agent programs itself: see [`client::Server`].
 
@@ -46,10 +46,10 @@ pub struct Watch {
 /// How complete lists are read, at the start and after the server has forgotten the last position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListMode {
-    /// One by one as the first events of a watch if the server supports that, otherwise in pages.
+    /// Objects arrive one by one as the first events of a watch if the server supports that, otherwise in pages.
     #[default]
     Streaming,
-    /// In pages, as far as the server divides the list.
+    /// Objects arrive in pages, as far as the server divides the list.
     AtOnce,
 }
 
@@ -62,7 +62,7 @@ impl Watch {
     async fn run_at(self, client: Client, view: ViewHealth, events: Sender<Event>, pace: Pace) {
         let (to, how) = ((view, events), (self.list, pace));
         let services = (Services, Some(self.service_labels()), Some(NOT_HEADLESS.to_owned()));
-        // Selected by owner, not by the slice's own proxy-name label: the tracker joins slices and Services.
+        // Slices are selected by owner, not by their own proxy-name label: the tracker joins slices and Services.
         let slices = (Slices::default(), Some(format!("!{HEADLESS_LABEL}")), None);
         // The name as a field selector is also what RBAC and the node authorizer can restrict to one object.
         let node = (Nodes, None, Some(format!("metadata.name={}", self.node)));

@@ -9,8 +9,8 @@ use crate::route::{Route, RouteResult, Traffic};
 /// A constant of each kind of packet: the verifier must see at load time that a tc program has no XDP path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Point {
-    /// Before the stack: a frame cannot be answered from here on every interface, and nothing distinguishes a checksum
-    /// that an interface is still to complete from a whole one.
+    /// Before the stack. Not every interface can send replies from here, and a partial checksum cannot be distinguished
+    /// from a complete one.
     Xdp,
     /// At the stack's edge, on ingress or egress.
     Tc,

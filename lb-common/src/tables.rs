@@ -36,8 +36,8 @@ impl<T: Services + Flows + Filters + Fragments + Node + Clock> Tables for T {}
 
 /// Services and backends, as the agent writes them, and the clients that stick to a backend.
 pub trait Services {
-    /// `SERVICES`: copies the service of a frontend; false when there is none. (The copy goes straight to its
-    /// destination: a value returned through the stack is too large for it.)
+    /// `SERVICES`: copies the service of a frontend; false when there is none. The value is
+    /// copied in place, because it is too large for the stack.
     fn service(&self, frontend: &Frontend, into: &mut Service) -> bool;
 
     /// `SERVICES`: whether the map has an entry for a frontend.

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn members_know_only_whom_they_may() {
+    fn members_depend_only_on_listed_members() {
         let all = dependencies();
         assert!(all["lb-common"].is_empty(), "the data path depends on {:?}", all["lb-common"]);
         for (name, may_know) in [
@@ -80,7 +80,7 @@ mod tests {
 
     /// Our packages have names by which `.ci/forget` recognises them, and no dependency has such a name.
     #[test]
-    fn our_packages_are_distinguished_from_others_by_name() {
+    fn packages_of_the_workspace_are_recognised_by_name() {
         let members = dependencies();
         let is_ours = |name: &str| name == "xtask" || name.starts_with("lb-");
         assert!(members.keys().all(|name| is_ours(name)), "{:?}", members.keys());
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn of_what_is_kept_for_the_next_run_our_own_crates_are_removed() {
+    fn cache_keeps_dependencies_and_loses_workspace_crates() {
         let directory = root().join(format!("target/tmp/forget-{}", process::id()));
         let kept = [
             "debug/.fingerprint/serde-1/lib-serde",

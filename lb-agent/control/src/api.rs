@@ -1,5 +1,5 @@
-//! The API as clients see it: paths, bodies and answers. It reads who sends a request, what for and in which form; the
-//! rules that decide about objects are in `service` and `rules`.
+//! The API as clients see it: paths, bodies and answers. It reads the sender, the operation and the form of a request;
+//! the rules that decide about objects are in `service` and `rules`.
 
 use std::sync::Arc;
 
@@ -99,13 +99,13 @@ async fn respond(server: &Server, parts: &Parts, body: Body) -> Result<Answer, F
         Verb::Patch => patch::patch(server, parts, target, whole(body).await?).await,
         Verb::Delete => delete::delete(server, parts, target, whole(body).await?).await,
         Verb::DeleteCollection => collect::delete(server, parts, target, whole(body).await?).await,
-        // Handled above, before the permission to do anything else is needed.
+        // Reviews are handled above, before any other permission is needed.
         Verb::Review => Err(Failure::no_path()),
     }
 }
 
 async fn whole(body: Body) -> Result<Bytes, Failure> {
-    // Limited while it is read: a client must not fill the memory with one request.
+    // The body is limited while it is read: a client must not fill the memory with one request.
     let limited = Limited::new(body, BODY).collect().await;
     limited.map(http_body_util::Collected::to_bytes).map_err(|error| {
         if error.is::<http_body_util::LengthLimitError>() {

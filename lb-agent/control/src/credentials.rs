@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_belongs_to_who_it_was_made_for() {
+    fn token_returns_the_identity_it_was_made_for() {
         let tokens = Tokens::new(&[7; SECRET]);
         for identity in [Identity::Admin, Identity::Node("a.example".into()), Identity::Reader] {
             assert_eq!(tokens.identity(&tokens.token(&identity)), Some(identity));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_or_made_elsewhere_is_nobodys() {
+    fn changed_or_foreign_token_is_invalid() {
         let tokens = Tokens::new(&[7; SECRET]);
         let token = tokens.token(&Identity::Node("a".into()));
         let other = Tokens::new(&[8; SECRET]).token(&Identity::Admin);

@@ -99,7 +99,8 @@ impl Files {
             let _: &mut _ = options.write(true).create(true).truncate(true).mode(0o600);
             let mut file = options.open(&new)?;
             file.write_all(content)?;
-            // Before the rename, or a crash could leave an empty file under the final name.
+            // The data is synced before the rename, because a crash could otherwise leave an empty file under the final
+            // name.
             file.sync_all()?;
             fs::rename(&new, &path)
         };
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_start_keeps_authority_and_tokens_and_nobody_else_reads_them() {
+    fn second_start_keeps_authority_and_tokens_private() {
         let directory = tempfile::tempdir().unwrap();
         let loopback = [IpAddr::from(Ipv4Addr::LOCALHOST)];
         assert!(matches!(Files::open(directory.path()), Err(Error::Empty(_))));

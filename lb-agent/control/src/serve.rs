@@ -52,7 +52,7 @@ pub enum Error {
     /// The address cannot be listened on.
     #[error("listen on {address}: {cause}\nremedy: choose another address with --listen")]
     Listen {
-        /// The requested address.
+        /// The address from the options.
         address: SocketAddr,
         /// The error of the system.
         cause: std::io::Error,
@@ -83,7 +83,8 @@ impl Running {
         let listener = listener.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let server = Server { store, ranges: options.ranges.clone(), tokens };
-        // After the socket is bound, because the Service `kubernetes` contains its port; before it is served.
+        // First objects are written after the socket is bound, because the Service `kubernetes` contains its port, and
+        // before the first request is served.
         bootstrap(&server, address.port()).await.map_err(Error::First)?;
         let asked = match address.ip() {
             // No client can connect to the unspecified address, so the kubeconfig names the local one.

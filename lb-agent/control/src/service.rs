@@ -1,6 +1,6 @@
 //! Decisions about Services: the object that is stored for a request, and the addresses and ports that it books.
 //!
-//! Nothing here reads a clock, a file or a socket: [`Taken`] tells which addresses and ports are in use, [`Dice`]
+//! Nothing here reads a clock, a file or a socket: [`Taken`] shows which addresses and ports are in use, [`Dice`]
 //! supplies random numbers.
 
 mod allocate;

@@ -26,7 +26,6 @@ pub struct Explain {
     /// Interface on which the client's packets arrive [default: that of the route to the client].
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
     /// Output format; `table` prints one line for each fact.
@@ -42,7 +41,7 @@ impl FromStr for Client {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // An address alone first: an IPv6 address has colons of its own.
+        // An address without a port is tried first: an IPv6 address has colons of its own.
         let address = text.trim_matches(['[', ']']).parse::<IpAddr>();
         let with_port =
             address.map(|ip| SocketAddr::new(ip, CLIENT_PORT)).or_else(|_| text.parse());

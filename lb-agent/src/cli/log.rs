@@ -45,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_client_of_the_api_server_is_silent_unless_asked_for() {
+    fn api_client_logs_only_from_verbosity_3() {
         assert!(filter(2).contains("kube_client=off"));
         assert!(filter(3).contains("kube_client=warn") && filter(3).contains("lb_agent=debug"));
     }

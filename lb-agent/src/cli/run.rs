@@ -1,4 +1,4 @@
-//! `run`: the flags of the agent, or what it does instead.
+//! `run`: the flags of the agent, and the other tasks that this verb can have.
 
 use std::path::{Path, PathBuf};
 

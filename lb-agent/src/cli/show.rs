@@ -53,13 +53,10 @@ pub enum MapVerb {
 /// Options of a list of objects that belong to services.
 #[derive(Clone, Debug, Args)]
 pub struct Services {
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Selection of services.
     #[command(flatten)]
     pub scope: Scope,
-    /// Output format.
     #[command(flatten)]
     pub format: Format,
     /// Whether to repeat the output.
@@ -87,7 +84,6 @@ pub struct ServiceShow {
     /// Namespace of NAME [default: any].
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
     /// Output format; `table` prints a page of text.
@@ -101,7 +97,6 @@ pub struct ServiceShow {
 /// `lb-agent lb diff`
 #[derive(Debug, Args)]
 pub struct Diff {
-    /// Output format.
     #[command(flatten)]
     pub format: Format,
     /// The source, with the flags of `run`.
@@ -112,7 +107,6 @@ pub struct Diff {
 /// `lb-agent ct list`
 #[derive(Clone, Debug, Args)]
 pub struct CtList {
-    /// Selection of flows.
     #[command(flatten)]
     pub filter: FlowFilter,
     /// Selection of services, and format.
@@ -138,13 +132,11 @@ pub struct FlowFilter {
 #[derive(Clone, Debug, Args)]
 #[command(group = ArgGroup::new("which").args(["service", "client", "backend", "all"]).required(true).multiple(true))]
 pub struct Flush {
-    /// Selection of flows.
     #[command(flatten)]
     pub filter: FlowFilter,
     /// All flows of this node.
     #[arg(long, conflicts_with_all = ["service", "client", "backend"])]
     pub all: bool,
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
 }
@@ -152,10 +144,8 @@ pub struct Flush {
 /// `lb-agent map list`
 #[derive(Clone, Debug, Args)]
 pub struct MapList {
-    /// Where the pins are.
     #[command(flatten)]
     pub pins: Pins,
-    /// Output format.
     #[command(flatten)]
     pub format: Format,
     /// Whether to repeat the output.

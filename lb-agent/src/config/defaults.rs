@@ -37,8 +37,8 @@ impl Config {
             self.warnings.push("shortCuts: ignored because masquerade is kube-proxy".into());
         }
         // kube-proxy's default mode is ClusterCIDR, which without a prefix detects nothing (contract 3.4). It applies
-        // if the file names a detector or asks for kube-proxy's masquerade; otherwise interfaces tell which clients are
-        // local.
+        // if the file names a detector or asks for kube-proxy's masquerade; otherwise interfaces determine which
+        // clients are local.
         let is_as_kube_proxy = self.is_detection_named
             || self.has_kube_proxy_document && self.masquerade.value == Masquerade::KubeProxy;
         let is_open = self.detect_local.value == DetectLocalMode::Unset;

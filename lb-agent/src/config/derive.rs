@@ -47,7 +47,8 @@ impl Config {
             let file = config.file.clone().unwrap_or_default();
             config.read(text).map_err(|problems| Error::File { file, problems })?;
         }
-        // Flags after the file, whose values they replace; defaults last, as they depend on both.
+        // Flags are applied after the file, because they replace its values; defaults come last, because they depend on
+        // both.
         flags::apply(&mut config, run).map_err(Error::Flag)?;
         config.apply_defaults()?;
         Ok(config)

@@ -1,4 +1,4 @@
-//! Flags over the file: what each of them sets. kube-proxy's own are in `proxy`, ours in `run`.
+//! Flags, which override the file. Those of kube-proxy are in `proxy`, those of this agent in `run`.
 
 use std::path::PathBuf;
 use std::time::Duration;

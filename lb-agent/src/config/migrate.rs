@@ -172,26 +172,26 @@ mod tests {
         timeouts: {tcpEstablished: 2h, tcpCloseWait: 3m, udp: 10s, udpStream: 40s}\nsctpTimeout: 5m\n";
 
     #[test]
-    fn settings_of_ours_are_kept_each_of_them() {
+    fn migration_keeps_every_setting_of_the_agent() {
         let text = format!("{KUBEADM}---\napiVersion: {}\nkind: {}\n{OURS}", AGENT.0, AGENT.1);
         let before = read(&text);
         let all_are_set = before
             .entries()
             .iter()
             .all(|entry| !entry.is_ours || { entry.origin != Origin::Default });
-        assert!(all_are_set, "a setting of ours that this test does not know: name it in OURS");
+        assert!(all_are_set, "a setting of the agent is missing in OURS");
         for migrated in [migrate("c.yaml", &text), migrate("cm.yaml", &config_map(&text))] {
             let documents = migrated.unwrap().documents;
             let after = read(&documents);
             assert_eq!(after.configz()["lb.dev"], before.configz()["lb.dev"], "{documents}");
             assert_eq!(after.lifetimes(), before.lifetimes(), "{documents}");
-            // Of OURS themselves: the other settings cause none.
+            // The warning is about a setting in OURS; the other settings cause none.
             assert_eq!(after.warnings, ["shortCuts: ignored because masquerade is kube-proxy"]);
         }
     }
 
     #[test]
-    fn settings_that_nobody_made_are_named_with_what_they_are() {
+    fn migration_lists_unset_settings_with_their_defaults() {
         let documents = migrate("c.yaml", KUBEADM).unwrap().documents;
         let said: String = documents
             .lines()
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_migrated_is_refused_with_its_place() {
+    fn migration_refuses_invalid_input_and_names_the_place() {
         let cases = [
             ("kind: ConfigMap\ndata: {a: b}\n", "has no data.config.conf"),
             ("a: [", "c.yaml: line "),

@@ -112,7 +112,7 @@ impl Section {
         read: fn(&mut Self, &str) -> Option<Found<T>>,
     ) -> Option<Found<T>> {
         let is_set = self.entries.get(key).is_some_and(|node| node.value.is_set());
-        // Read in any case, so that a wrong value is reported even where it has no effect.
+        // The value is read in any case, so that a wrong value is reported even where it has no effect.
         let found = read(self, key);
         if let Some(found) = &found
             && is_set

@@ -44,7 +44,7 @@ fn flags(arguments: &[&str]) -> Result<Config, Error> {
 const KUBEADM: &str = include_str!("kubeadm.yaml");
 
 #[test]
-fn what_kubeadm_writes_is_read_without_a_warning() {
+fn file_of_kubeadm_is_read_without_a_warning() {
     let config = with(&["--hostname-override", "node-a"], KUBEADM).unwrap();
     assert_eq!(config.warnings, Vec::<String>::new());
     assert_eq!(config.node(), "node-a");
@@ -54,7 +54,7 @@ fn what_kubeadm_writes_is_read_without_a_warning() {
     assert_eq!(config.healthz.value.unwrap().to_string(), "0.0.0.0:10256");
     assert_eq!(config.healthz.origin, Origin::Default, "empty is not set");
     assert_eq!(config.timeouts, Timeouts::default());
-    assert!(!config.localhost_node_ports.value, "on loopback only where somebody asks for it");
+    assert!(!config.localhost_node_ports.value, "on loopback only if configured");
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn short_cuts_beside_kube_proxys_masquerade_are_a_warning() {
 }
 
 #[test]
-fn an_error_has_its_place_its_field_and_what_is_allowed() {
+fn error_names_place_field_and_allowed_values() {
     let text = agent("timeouts:\n  udp: soon\nmasquerade: always").unwrap_err().to_string();
     assert!(text.contains("line 4, column 8: timeouts.udp: \"soon\" is not allowed"), "{text}");
     let all = "line 5, column 13: masquerade: \"always\" is not allowed; allowed: edge, kube-proxy";
@@ -142,7 +142,7 @@ fn local_is_detected_as_configured_and_else_by_device() {
     let exact = with(&[], &format!("{document}---\n{ours}")).unwrap();
     assert_ne!(exact.flags() & Settings::NO_DETECTOR, 0, "exactly as kube-proxy");
     let alone = with(&[], &ours).unwrap();
-    assert_eq!(alone.flags() & Settings::NO_DETECTOR, 0, "kube-proxy was told nothing");
+    assert_eq!(alone.flags() & Settings::NO_DETECTOR, 0, "without a file of kube-proxy");
     let bridge =
         file("detectLocalMode: BridgeInterface\ndetectLocal: {bridgeInterface: cni0}").unwrap();
     assert_eq!(bridge.bridge_interface.value, "cni0");
@@ -234,7 +234,7 @@ fn pins_lie_where_the_flag_says_also_where_that_is_the_default() {
 }
 
 #[test]
-fn what_is_written_out_reads_the_same() {
+fn written_configuration_reads_back_the_same() {
     let before = with(&["--hostname-override", "n"], KUBEADM).unwrap();
     let again = with(&[], &before.documents()).unwrap();
     assert_eq!(again.warnings, Vec::<String>::new());

@@ -161,7 +161,7 @@ impl Datapath {
             source,
         })?;
         let links = self.dir.join("links");
-        // Programs for answers first, as at interfaces: no client is translated whose answer would not be.
+        // Programs for answers are attached first, as at interfaces: no client is translated whose answer would not be.
         for name in SOCKET_HOOKS.into_iter().rev() {
             let path = links.join(name);
             self.take_over(&path)?;

@@ -1,6 +1,6 @@
 //! The targets of the links, and all programs attached there, in the order in which they run, by program id.
 //!
-//! Reads only. The result is about the network namespace and the cgroups of the calling process.
+//! All functions only read. Their results are about the network namespace and the cgroups of the calling process.
 
 use std::fs;
 use std::io;

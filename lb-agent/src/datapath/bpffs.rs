@@ -17,7 +17,7 @@ const USUAL: &str = "/sys/fs/bpf";
 /// Ensures that `dir` exists and is on a bpffs.
 pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
     let usual = Path::new(USUAL);
-    // Mounted at the usual place, other tools such as bpftool find the pins too.
+    // At the usual mount point, other tools such as bpftool find the pins too.
     if dir.starts_with(usual) && dir != usual && !is_bpffs(usual) {
         mount_at(usual)?;
     }
@@ -59,7 +59,7 @@ pub(super) fn is_ours(dir: &Path) -> bool {
 
 fn mount_at(dir: &Path) -> Result<(), Error> {
     let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
-    // Only root: a process that can open a pin can change where packets go.
+    // Only root has access: a process that can open a pin can change where packets go.
     mount(Some(SOURCE), dir, Some("bpf"), flags, Some("mode=0700")).map_err(|error| {
         Error::Directory {
             path: dir.to_owned(),

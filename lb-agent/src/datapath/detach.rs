@@ -9,7 +9,7 @@ use super::names::MEANINGS;
 use super::pins::{list, remove, remove_pin};
 use crate::syscall;
 
-/// The parts of a layout's directory. Links first: nothing looks at a map that is half gone.
+/// The parts of a layout's directory. Links are removed first, so that no program reads a partly removed map.
 const PARTS: [&str; 4] = ["links", "programs", "maps", MEANINGS];
 
 /// Detaches a link and removes its pin. Its place is free when this returns.
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lets_flows_begin_goes_first_and_the_rest_stays() {
+    fn links_that_begin_flows_are_removed_first() {
         let directory = tempfile::tempdir().unwrap();
         for name in ["7-egress", "7-ingress", "connect4", "recvmsg4", "recvmsg4-old"] {
             fs::write(directory.path().join(name), "").unwrap();

@@ -1,13 +1,14 @@
-//! Other programs that displace ours: how often the place is taken back, and when an operator is told.
+//! Other programs that displace ours: how often the place is taken back, and when the displacement is reported to
+//! operators.
 //!
-//! Taking a place back costs no packet, but some milliseconds of the machine, and an agent like this one would respond
-//! in kind. So a program that displaces ours once is displaced at once. One that keeps doing so is displaced ever more
-//! rarely.
+//! Taking a place back loses no packet but takes some milliseconds of CPU time, and a similar agent would take it back
+//! in turn. So a program that displaces ours once is displaced at once. A program that displaces ours repeatedly is
+//! displaced ever more rarely.
 //!
 //! The agent reports a program before ours at ingress from the first time on: it can end the chain, and its owner asked
-//! for that place. The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`), so behind
-//! ours at egress a program is often there by chance, once for each interface of a pod: that is reported from the
-//! second time on.
+//! for that place. The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`), so a
+//! program is often behind ours at egress by chance, once for each interface of a pod. It is reported from the second
+//! time on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -91,20 +92,20 @@ mod tests {
             (Displaced::default(), Path::new("2-ingress"), Instant::now());
         seconds.map(|second| {
             let now = began + Duration::from_secs(second);
-            let taken = displaced.see((path, direction), now, || "somebody".to_owned());
+            let taken = displaced.see((path, direction), now, || "a foreign program".to_owned());
             (taken, displaced.problems(now).len())
         })
     }
 
     #[test]
-    fn program_before_ours_at_ingress_is_a_problem_at_once() {
+    fn foreign_program_in_front_at_ingress_is_a_problem_at_once() {
         assert_eq!(seen_at(Direction::Ingress, [0, 200]), [(true, 1), (true, 1)]);
     }
 
     #[test]
-    fn program_behind_ours_at_egress_is_a_problem_when_it_returns() {
+    fn foreign_program_behind_at_egress_is_a_problem_when_repeated() {
         let seen = seen_at(Direction::Egress, [0, 1, 200]);
-        assert_eq!(seen, [(true, 0), (false, 1), (true, 0)], "after a pause it begins anew");
+        assert_eq!(seen, [(true, 0), (false, 1), (true, 0)], "a pause resets the count");
     }
 
     #[test]
@@ -121,7 +122,7 @@ mod tests {
     fn problem_ends_a_minute_after_the_program() {
         let (mut displaced, path, began) =
             (Displaced::default(), Path::new("2-ingress"), Instant::now());
-        displaced.see((path, Direction::Ingress), began, || "somebody".to_owned());
+        displaced.see((path, Direction::Ingress), began, || "a foreign program".to_owned());
         assert_eq!(displaced.problems(began + Duration::from_secs(59)).len(), 1);
         assert!(displaced.problems(began + CALM).is_empty());
     }

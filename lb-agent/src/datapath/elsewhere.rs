@@ -24,7 +24,7 @@ const DEPTH: usize = 4;
 /// A program with the name of one of ours is ours if it uses one of these maps.
 const MAPS: [&str; 2] = ["SERVICES", "BACKEND_FILTER"];
 
-/// Refuses to start beside programs of another run. The error says where their pins are.
+/// Refuses to start beside programs of another run. The error names the place of their pins.
 pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
     let own = Pinned::below(dir);
     let mut foreign = hooks::all(cgroup);
@@ -41,7 +41,7 @@ pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
         let (other, _) = holders.find(|(other, _)| !hook.is_of_sockets() || is_here(other))?;
         Some(error(dir, hook, Some(other)))
     };
-    // Only tc hooks are judged by name. A socket hook does not tell which network namespace it serves: agents of
+    // Only tc hooks are judged by name. A socket hook does not show which network namespace it serves: agents of
     // several namespaces may share a cgroup. An XDP program of another owner is left alone whatever its name is (ADR
     // 0012).
     let by_name =

@@ -44,7 +44,7 @@ pub enum Error {
     Elsewhere {
         /// The first such hook.
         place: String,
-        /// Where their pins are.
+        /// The place of the pins of these programs.
         pins: String,
         /// `--bpf-dir`.
         dir: PathBuf,
@@ -112,7 +112,7 @@ pub enum Error {
     Maps(#[from] maps::Error),
 }
 
-/// Why a link was not made; the caller knows which program it is about.
+/// The reason why a link was not made. The caller adds the name of the program.
 pub(super) enum Failure {
     Link(io::Error),
     Pin(PathBuf, io::Error),

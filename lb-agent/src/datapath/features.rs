@@ -1,7 +1,7 @@
 //! XDP features of an interface's driver: generic netlink, family `netdev` (Linux 6.3).
 //!
-//! The question is: does the driver transmit frames that XDP redirects to the interface? If not, such a frame is lost
-//! and not counted. So every answer except a clear yes counts as no.
+//! A driver may be unable to transmit frames that XDP redirects to the interface. Such a frame is lost and not counted,
+//! so every answer except a clear yes counts as no.
 
 use std::io;
 

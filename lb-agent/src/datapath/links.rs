@@ -100,7 +100,7 @@ pub(super) fn move_device(
     moved
 }
 
-/// Returns the place at egress: last, but before an earlier run's program. What that one knows of a tuple may be out of
+/// Returns the place at egress: last, but before an earlier run's program. The flows of that program may be out of
 /// date, so ours decides first.
 fn at_egress(path: &Path) -> Order {
     let others = syscall::open_pin(&pins::aside(path)).ok();

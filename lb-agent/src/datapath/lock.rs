@@ -107,7 +107,7 @@ mod tests {
 ";
 
     #[test]
-    fn a_lock_says_that_it_is_held_and_who_asks_does_not_keep_it() {
+    fn query_finds_a_held_lock_and_does_not_keep_it() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(runs(directory.path()), None);
         let lock = Lock::take(directory.path()).unwrap();

@@ -16,14 +16,14 @@ pub enum Fault {
     Detached,
     /// The link runs another program than ours.
     Replaced,
-    /// Others stand where we should: before us at ingress, behind us at egress.
+    /// Another program is in our place: before ours at ingress, or behind ours at egress.
     Displaced,
 }
 
 impl Fault {
     pub const ALL: [Self; 4] = [Self::Unpinned, Self::Detached, Self::Replaced, Self::Displaced];
 
-    /// As metrics name it.
+    /// Returns the name that metrics use.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Unpinned => "unpinned",
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ours_belongs_first_at_ingress_and_last_at_egress() {
+    fn agent_program_belongs_first_at_ingress_last_at_egress() {
         let order = |links: &[u32]| -> Vec<Hooked> {
             links.iter().map(|link| Hooked { program: 100 + link, link: *link }).collect()
         };

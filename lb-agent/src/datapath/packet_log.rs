@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_is_not_taken_for_one() {
+    fn malformed_packet_messages_are_rejected() {
         let event = format!("packet: counter {} device 5", COUNTERS - 1);
         for text in ["", "packet: counter x device 5", "packet: counter 1", &event] {
             assert_eq!(Packet::of(text), None, "{text}");

@@ -131,11 +131,11 @@ mod tests {
         assert!(has_xdp(links));
         remove_pin(&of_xdp(links, 2)).unwrap();
         assert!(!has_xdp(links));
-        assert!(has_xdp(&links.join("nowhere")), "nobody can tell");
+        assert!(has_xdp(&links.join("nowhere")), "unknown counts as true");
     }
 
     #[test]
-    fn what_stays_beside_is_still_of_its_device() {
+    fn pin_that_was_moved_aside_belongs_to_its_interface() {
         let directory = tempfile::tempdir().unwrap();
         let link = of_device(directory.path(), 7, Direction::Egress);
         fs::write(aside(&link), "").unwrap();

@@ -56,7 +56,7 @@ pub(super) struct Programs {
     /// A program that does nothing. A link runs it before and after one of ours.
     idle: Option<OwnedFd>,
     records: Option<Records>,
-    /// Kept for another load of the object.
+    /// Handles to the maps, kept for a later load of the object.
     maps: MapPins,
     sizes: BTreeMap<&'static str, u32>,
     packet_log: PacketLog,

@@ -1,5 +1,5 @@
-//! Releases of Linux, as far as they tell what the verifier accepts. A release that does not begin with two numbers is
-//! unknown: loading the programs will show.
+//! Releases of Linux, as far as they determine what the verifier accepts. A release that does not begin with two
+//! numbers is unknown: loading the programs will show.
 
 /// Major and minor number.
 pub(super) type Release = (u32, u32);

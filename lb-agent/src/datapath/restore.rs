@@ -28,7 +28,7 @@ impl Datapath {
         if !self.dir.join(MEANINGS).exists() {
             upgrade::record(&self.dir)?;
         }
-        // Needed even if no held link lacks its pin: the next new link is pinned there.
+        // The directory is needed even if no held link lacks its pin: the next new link is pinned there.
         let links = self.dir.join("links");
         fs::create_dir_all(&links).map_err(|source| Error::Pin { path: links, source })?;
         let mut faults = Vec::new();
@@ -41,7 +41,7 @@ impl Datapath {
         }
         if pins > 0 || !faults.is_empty() {
             let links = faults.len();
-            info!(dir = %self.dir.display(), pins, links, "removed pins were restored");
+            info!(dir = %self.dir.display(), pins, links, "pins had been removed; restored");
         }
         Ok(faults)
     }

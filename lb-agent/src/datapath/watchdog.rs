@@ -74,7 +74,7 @@ impl Datapath {
                 }
             }
         }
-        // Taken out, because `inspect_socket` needs the rest of `self`.
+        // The cgroup is taken out of `self`, because `inspect_socket` needs the rest.
         if let Some((path, opened)) = self.cgroup.take() {
             let cgroup = current(&path, opened);
             for name in SOCKET_HOOKS {
@@ -206,8 +206,8 @@ impl Datapath {
     }
 }
 
-/// Returns the directory that is at the path now, if the one that was opened is gone: a cgroup that was removed and made
-/// again is another one.
+/// Returns the directory that is at the path now, if the one that was opened is gone: a recreated cgroup is a different
+/// directory.
 fn current(path: &Path, opened: File) -> File {
     let is_same = |there: &File| {
         let inodes = (links::inode(there), links::inode(&opened));

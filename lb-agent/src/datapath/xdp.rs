@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_says_what_is_in_the_way() {
+    fn refusal_of_xdp_has_a_reason() {
         let said = |code| reason(&io::Error::from_raw_os_error(code));
         assert_eq!(said(libc::EBUSY), OCCUPIED);
         assert_eq!(said(libc::EOPNOTSUPP), "its driver does not support XDP");

@@ -36,7 +36,7 @@ fn a_change_that_waits_too_long_is_unhealthy() {
 }
 
 #[test]
-fn missing_pins_are_unhealthy_whatever_else_is_programmed() {
+fn missing_pins_are_unhealthy_despite_updates() {
     let health = Health::new(PATIENCE);
     health.unpinned(Instant::now().checked_sub(PATIENCE));
     health.pending(Some(Instant::now()));
@@ -49,7 +49,7 @@ fn missing_pins_are_unhealthy_whatever_else_is_programmed() {
     assert_eq!(code(&health, false), 200);
 }
 
-/// Whatever blocks the loop (a lock, a disk, a kernel): the server itself does not block and reports it.
+/// The loop may be blocked by a lock, a disk or the kernel. The server itself does not block, and reports it.
 #[test]
 fn a_loop_that_hangs_is_unhealthy() {
     let health = Health::new(Duration::ZERO);

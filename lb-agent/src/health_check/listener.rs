@@ -43,7 +43,7 @@ impl Listener {
         answerer: Arc<Answerer>,
         connections: Arc<Connections>,
     ) -> io::Result<Self> {
-        // Bound here and not in the task, so that the caller gets the error.
+        // The socket is bound here and not in the task, so that the caller gets the error.
         let socket = Arc::new(bind(address, kind)?);
         let task = tokio::spawn(accept(Arc::clone(&socket), answerer, connections)).abort_handle();
         Ok(Self { kind, socket, task })

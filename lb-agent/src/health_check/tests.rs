@@ -52,7 +52,7 @@ async fn free_port() -> u16 {
     }
 }
 
-/// The first port of a block, and the socket whose name reserves the block as long as this process lives.
+/// Returns the first port of a block, and a socket with a name that reserves the block as long as this process lives.
 fn block() -> (UnixDatagram, u16) {
     let mut blocks = (20_000..29_000).step_by(BLOCK.into());
     let taken = blocks.find_map(|first| {
@@ -106,7 +106,7 @@ async fn the_answer_is_kube_proxys() {
     ] {
         assert!(text.contains(header), "{text}");
     }
-    // The format of pkg/proxy/healthcheck/service_health.go.
+    // The format is that of pkg/proxy/healthcheck/service_health.go.
     let body = "\r\n\r\n{\n\t\"service\": {\n\t\t\"namespace\": \"shop\",\n\t\t\"name\": \"web\"\n\t},\n\
                 \t\"localEndpoints\": 2,\n\t\"serviceProxyHealthy\": true\n}";
     assert!(text.ends_with(body), "{text}");
@@ -163,7 +163,7 @@ async fn each_family_is_answered_for_its_own_endpoints() {
     for addresses in [everywhere(), loopback()] {
         checks.set_addresses(addresses);
         checks.set(&name("web"), of(0, 2));
-        assert!(ask(v4(port), GET).await.starts_with("HTTP/1.1 503 "), "its clients find nobody");
+        assert!(ask(v4(port), GET).await.starts_with("HTTP/1.1 503 "), "no IPv4 endpoint");
         assert!(ask(v6(port), GET).await.contains("Endpoint-Weight: 2\r\n"));
         checks.set(&name("web"), of(1, 0));
         assert!(ask(v4(port), GET).await.starts_with("HTTP/1.1 200 "));
@@ -181,7 +181,7 @@ async fn a_port_moves_at_once_and_ends_with_its_service() {
     assert!(!is_open(v4(first)).await);
     assert!(ask(v4(second), GET).await.contains(r#""name": "a""#));
     checks.set(&name("b"), wants(first, 1));
-    assert!(ask(v4(first), GET).await.contains(r#""name": "b""#), "its old port is another's");
+    assert!(ask(v4(first), GET).await.contains(r#""name": "b""#), "its old port has a new Service");
     assert_eq!(checks.failures(), []);
     checks.set(&name("a"), None);
     assert!(!is_open(v4(second)).await);
@@ -235,7 +235,7 @@ async fn slow_and_senseless_clients_cost_only_themselves() {
         stream.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
         held.push(stream);
     }
-    for (asked, which) in [(slow, "its own probes"), (other, "another's")] {
+    for (asked, which) in [(slow, "its own probes"), (other, "probes of a second service")] {
         let answer = timeout(Duration::from_secs(3), ask(v4(asked), GET)).await;
         assert!(answer.is_ok_and(|text| text.starts_with("HTTP/1.1 200 ")), "{which}");
     }
@@ -243,7 +243,7 @@ async fn slow_and_senseless_clients_cost_only_themselves() {
     assert!(ask(v4(other), &"x".repeat(9_000)).await.starts_with("HTTP/1.1 4"));
     for stream in &mut held {
         let waited = timeout(Duration::from_mins(1), stream.read_u8()).await;
-        assert!(waited.is_ok_and(|read| read.is_err()), "who says nothing is left alone");
+        assert!(waited.is_ok_and(|read| read.is_err()), "a silent client was not dropped");
     }
 }
 

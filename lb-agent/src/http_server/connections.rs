@@ -23,8 +23,8 @@ const CONNECTIONS: usize = 1_536;
 const PER_SERVICE: usize = 1_280;
 /// A source has many connections if it has more than this fraction (1/64) of a Service's places.
 ///
-/// Fewer are those of a load balancer that keeps some open; it must not lose them to as many silent sources with one
-/// connection each.
+/// A load balancer may keep fewer connections open. It must not lose them to as many silent sources with one connection
+/// each.
 const MANY: usize = 64;
 /// Time after which a connection without a request counts as silent: a probe on a busy machine may take that long.
 const GRACE: Duration = Duration::from_millis(250);
@@ -141,8 +141,8 @@ impl Connections {
 
 /// Returns the index of the connection to displace.
 ///
-/// If sources have more than `few` connections of a Service, it is one of the source that has most; of these, the one
-/// that loses least, and of equals the oldest.
+/// If sources have more than `few` connections of a Service, the connection is of the source that has most; among these
+/// it is the one that loses least, and of equals the oldest.
 fn worst(
     all: &VecDeque<Connection>,
     few: usize,

@@ -1,4 +1,4 @@
-//! Merges the files of a directory and finds what changed.
+//! Merges the files of a directory and finds the changes.
 
 mod cut;
 mod file;
@@ -31,10 +31,10 @@ pub(super) struct Directory {
     cidrs: BTreeMap<Box<str>, Vec<IpNet>>,
 }
 
-/// One object: the files that define it, of which the last one counts, and what was last reported of it.
+/// One object: the files that define it (the last one counts), and its last reported state.
 #[derive(Debug, Default)]
 struct Defined {
-    /// Sorted by name, so that the last one is the one that counts.
+    /// Names of the files, sorted: the last one counts.
     files: Vec<Arc<str>>,
     /// Modification time of its file in seconds, as first seen: the age of a Service that has no creation time of its
     /// own.
@@ -46,7 +46,7 @@ struct Defined {
 const TWICE: &str = "defined twice";
 
 impl Directory {
-    /// Makes a directory of which nothing has been read.
+    /// Makes a directory without any read files.
     pub(super) fn new(path: PathBuf, node: &str) -> Self {
         Self {
             path,
@@ -164,7 +164,7 @@ impl Directory {
         Some(specs)
     }
 
-    /// Replaces what a file defines.
+    /// Replaces the objects that a file defines.
     fn say(
         &mut self,
         name: &Arc<str>,
@@ -201,7 +201,7 @@ impl Directory {
         if defined.files.len() > 1 {
             self.twice.insert(Arc::clone(key));
         }
-        // A hash instead of the object: the content is needed only to find out whether it changed.
+        // The record is a hash instead of the object: it only serves to find out whether the content changed.
         let mut hasher = DefaultHasher::new();
         spec.hash(&mut hasher);
         let said = Some(hasher.finish());
@@ -233,7 +233,7 @@ impl Directory {
             self.twice.remove(key);
         }
         if let Some(next) = defined.files.last() {
-            // The object is now what the next file says, which nothing keeps: read that file again.
+            // The next file now defines the object, but its content is not kept: that file is read again.
             waiting.extend(counted.then(|| Arc::clone(next)));
             return;
         }

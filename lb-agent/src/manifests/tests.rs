@@ -130,7 +130,7 @@ ports: [{ port: 8080 }]
 }
 
 #[tokio::test]
-async fn files_come_change_and_go() {
+async fn added_changed_and_removed_files_are_reported() {
     let (mut run, first) = Run::with(&[]).await;
     assert_eq!(first, Vec::<String>::new());
     run.write("a.yaml", &service("web", "10.0.0.1"));
@@ -207,7 +207,7 @@ async fn a_file_is_read_when_its_writer_has_closed_it() {
 }
 
 #[tokio::test]
-async fn a_broken_file_says_what_it_said_last_until_it_is_corrected() {
+async fn broken_file_keeps_its_last_valid_content() {
     let (mut run, _) = Run::with(&[("a.yaml", &service("web", "10.0.0.1"))]).await;
     run.replace("a.yaml", "apiVersion: v1\nkind: Service\nmetadata: { name: web }\nspec: [\n");
     let problems = run.problems(1).await;
@@ -267,7 +267,7 @@ async fn a_volume_of_the_kubelet_is_followed() {
 }
 
 #[tokio::test]
-async fn what_is_no_regular_file_is_not_read() {
+async fn only_regular_files_are_read() {
     let (mut run, _) = Run::with(&[]).await;
     let path = run.directory.path().join("pipe.yaml");
     nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).expect("a pipe");
@@ -324,7 +324,7 @@ async fn a_missing_directory_is_an_error_that_names_it() {
 }
 
 #[tokio::test]
-async fn it_ends_when_nobody_listens() {
+async fn directory_watch_ends_when_its_receiver_is_closed() {
     let (mut run, _) = Run::with(&[]).await;
     run.events.close();
     timeout(Duration::from_mins(1), &mut run.task).await.expect("an end").expect("no panic");

@@ -74,8 +74,8 @@ macro_rules! copies {
                 ),)*
                 _ => Err(io::Error::other("unknown map name")),
             }?;
-            // Not an error: a smaller map cannot hold everything, and the other flows start again with their next
-            // packet.
+            // This is not an error: a smaller map cannot hold everything, and the other flows start again with their
+            // next packet.
             if left > 0 {
                 tracing::warn!(map = name, entries = left, "entries did not fit into the resized map");
             }
@@ -84,7 +84,7 @@ macro_rules! copies {
 
         /// Sets every bit of a filter, found by name; other maps stay as they are.
         ///
-        /// No record tells which bits another layout would have set. With all set, every packet is looked up.
+        /// No record shows which bits another layout would have set. If all are set, every packet is looked up.
         pub(crate) fn mark_all(name: &str, map: &MapData) -> io::Result<()> {
             match name {
                 $(stringify!($name) => mark_by_content!($content, map, $entries, Raw<$value>),)*
@@ -137,7 +137,7 @@ fn copy_flows<K: Pod, V: Entry>(
             return Ok(());
         }
         let added = syscall::update(fd, key, flow, NO_EXIST);
-        // Added only where there is none: packets of the new programs may have created the flow already.
+        // The entry is added only if there is none: packets of the new programs may have created the flow already.
         if !is_taken(&added) {
             return added;
         }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_packets_met_last_stands() {
+    fn entry_with_the_later_packet_supersedes() {
         let (early, late) = (entry(Kind::FORWARD, 1 << 20), entry(Kind::FORWARD, 1 << 21));
         assert!(supersedes(&late, &early));
         assert!(!supersedes(&early, &late) && !supersedes(&early, &early));

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_cost_what_the_kernel_takes_for_them() {
+    fn entry_sizes_are_those_of_the_kernel() {
         let bytes = |name: &str, entries| Shape::of(name).unwrap().bytes(entries);
         assert_eq!(bytes("MAGLEV", 1_000), 64_000);
         assert_eq!(bytes("FLOWS4", 1_024), 1_024 * (128 + 16));

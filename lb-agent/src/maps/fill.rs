@@ -17,8 +17,8 @@ macro_rules! fills {
     ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
         $content:ident by $author:ident, $holds:literal;)*) => {
         impl Maps {
-            /// Like [`Maps::fill`], with the entries of the maps that the agent writes given by the mirror: the largest
-            /// of these are not read.
+            /// Like [`Maps::fill`], but the mirror gives the entries of the maps that the agent writes: the largest of
+            /// these are not read.
             pub fn fill_given(&self, usage: &Usage) -> Result<Vec<(&'static str, usize, u32)>> {
                 let mut all = Vec::new();
                 $(
@@ -73,7 +73,7 @@ impl Maps {
     fn lines_in_use(&self) -> Result<usize> {
         let services = self.services()?;
         let sets = services.iter().flat_map(|(_, service)| [service.cluster, service.local]);
-        // By the first line, because several frontends and both policies can share a set.
+        // Sets are counted by their first line, because several frontends and both policies can share a set.
         let sets: BTreeMap<u32, u32> =
             sets.filter(|set| set.members > 0).map(|set| (set.line, set.lines())).collect();
         Ok(sets.values().sum::<u32>() as usize)

@@ -189,7 +189,7 @@ impl FlowMaps<'_> {
         let (v4, v6): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
         let v4: Vec<Raw<FlowKey4>> = v4.iter().map(|key| Raw(FlowKey4::of(key))).collect();
         let v6: Vec<Raw<FlowKey>> = v6.into_iter().map(Raw).collect();
-        // Protected entries first: until the second pass, packets find at most an older transient copy.
+        // Protected entries are deleted first: until the second pass, packets find at most an older transient copy.
         for table in [Table::Protected, Table::Transient] {
             let (map4, map6, [name4, name6]) = *self.of(table);
             walk::remove(map4.data(), &v4).map_err(batched(name4))?;

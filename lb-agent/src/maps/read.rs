@@ -18,7 +18,7 @@ use crate::reconcile::Actual;
 impl Maps {
     /// Returns everything that the agent wrote into the maps.
     pub fn actual(&self) -> Result<Actual> {
-        // Services first: they tell how many lines are in use.
+        // Services are read first, because they show how many lines are in use.
         let services = self.services()?;
         let lines = Actual::lines_in_use(&services);
         Ok(Actual {
@@ -108,7 +108,7 @@ impl Maps {
     pub fn counters(&self) -> Result<Vec<u64>> {
         let sum = |index: u32| {
             let values = self.counters.get(&index, 0).map_err(named(name::COUNTERS))?;
-            // One value per CPU, so that packets need no atomic addition.
+            // Each CPU has a value of its own, so that packets need no atomic addition.
             Ok(values.iter().fold(0_u64, |sum, value| sum.wrapping_add(value.0)))
         };
         (0..lb_common::event::COUNTERS).map(sum).collect()

@@ -131,7 +131,7 @@ pub(super) const fn kind(kind: MapType) -> &'static str {
     words(kind).1
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel has thirty kinds, we have five")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "the kernel has thirty kinds, five are used")]
 const fn words(kind: MapType) -> (&'static str, &'static str) {
     match kind {
         MapType::Hash => ("a hash", "hash"),

@@ -26,7 +26,7 @@ impl Maps {
         match op {
             Op::PutSettings(settings) => self.put_settings(settings).map_err(named(name::SETTINGS)),
             Op::PutBackend { id, row } => {
-                // The filter first: without its bit, no packet of the backend would be looked up.
+                // The filter is written first: without its bit, no packet of the backend would be looked up.
                 if row.service != 0 {
                     self.mark(&row.ip, row.port)?;
                 }
@@ -78,7 +78,7 @@ impl Maps {
             syscall::wait_for_programs();
         }
         let pair = self.settings.get(&0, 0)?.0;
-        // Two writes: the new content, then the switch. A packet reads either the old or the new settings.
+        // There are two writes: the new content, then the switch. A packet reads either the old or the new settings.
         for pair in pair.replaced(*settings) {
             self.settings.set(0, Raw(pair), 0)?;
         }
@@ -103,7 +103,7 @@ impl Maps {
 
     /// Sets the bits of rows of an earlier run where they are missing: the earlier filter may have been lost.
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
-        // Read at once, because a system call for each row would take long on large clusters.
+        // The filter is read in one call, because a system call for each row would take long on large clusters.
         let words: Vec<Raw<LineOfPorts>> =
             elements(self.backend_filter.data()).map_err(batched(name::BACKEND_FILTER))?;
         let is_set = |bit: u32| {

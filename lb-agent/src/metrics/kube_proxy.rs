@@ -156,7 +156,7 @@ impl KubeProxy {
         let [services, slices] = self.totals.clone();
         to.register(rules("service_changes"), "Changes of Services", services);
         to.register(rules("endpoint_changes"), "Changes of EndpointSlices", slices);
-        // A gauge, as in kube-proxy, although the name ends in `_total`.
+        // The metric is a gauge, as in kube-proxy, although the name ends in `_total`.
         let help = "Service ports with policy Local and endpoints on other nodes only";
         to.register(rules("no_local_endpoints_total"), help, self.no_local.clone());
         to.register("rest_client_requests", "Requests to the API server", self.requests.clone());

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newer_format_is_for_those_who_ask() {
+    fn openmetrics_is_chosen_only_if_accepted() {
         let prometheus = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;q=0.1";
         assert!(is_open_metrics(prometheus));
         assert!(!is_open_metrics("text/html, */*") && !is_open_metrics(""));

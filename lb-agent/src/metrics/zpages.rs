@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn documents_are_for_those_who_name_them() {
+    fn accept_header_selects_text_or_document() {
         let json = "application/json;v=v1beta1;g=config.k8s.io;as=Statusz";
         let document = |version, is_yaml| Some(Wanted::Document { version, is_yaml });
         for (accept, expected) in [

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_whose_destination_is_translated_are_reported() {
+    fn connections_with_a_translated_destination_are_reported() {
         const ESTABLISHED: u8 = 3;
         let connection = |of: &[u8]| connection(Which::Translated, 2, of);
         let found = connection(&message(DESTINATION | 2, ESTABLISHED)).expect("a connection");

@@ -12,7 +12,8 @@ pub struct Hardware {
     pub bus: String,
 }
 
-/// Returns why an external interface gets no XDP program, before its driver is asked; `None` if it should be tried.
+/// Returns why an external interface gets no XDP program without an attempt at its driver; `None` if it should be
+/// tried.
 pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Option<String> {
     let driver = &hardware.driver;
     match setting {

@@ -75,7 +75,8 @@ mod tests {
         problems_by(links, &[])
     }
 
-    /// The same with routes, each to a network through the interface of this index. Services have 10.96.0.0/12.
+    /// Returns the problems with these routes, each to a network through the interface of this index. Services have
+    /// 10.96.0.0/12.
     fn problems_by(links: Vec<Link>, routes: &[(&str, u32)]) -> Vec<String> {
         let inside = View { links: (1..).zip(links).collect(), ..View::default() };
         let route = |(to, device): &(&str, u32)| routes::Route {
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn only_devices_over_ours_are_named() {
+    fn only_interfaces_over_those_of_the_host_are_named() {
         let over = |elsewhere| link("net1", LinkKind::Over, elsewhere);
         let ours = problems_of(vec![over(Some(OURS))]);
         assert_eq!(ours.len(), 1);

@@ -46,7 +46,9 @@ pub async fn open_loopback(
         wanted.write(&handle).await?;
         match wanted.write_v6(now) {
             Err(error) if needs_v6 => return Err(error),
-            Err(error) => debug!(%error, "no address of IPv6 needs this setting"),
+            Err(error) => {
+                debug!(%error, "IPv6 setting not written; ignored unless the node has an IPv6 address");
+            }
             Ok(()) => {
                 info!(?now, ?wanted, "loopback interface configured for packets of host processes");
             }
@@ -103,7 +105,7 @@ pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
             let now = Loopback::read(&handle).await?;
             before.write(&handle).await?;
             before.write_v6(now)?;
-            // Only after the settings are restored: an interrupted run is repeated with the same file.
+            // The file is removed only after the settings are restored, so that an interrupted run can be repeated.
             std::fs::remove_file(record).map_err(|error| Error::System("note", error))?;
             done.push("settings of the loopback interface");
         }

@@ -68,7 +68,7 @@ impl<'a> Leads<'a> {
                     LinkKind::Tunnel => link.is_up,
                     LinkKind::Veth if self.is_pod(link) => self.is_uplink(link),
                     LinkKind::Bridge => self.may_be_used(link) && !self.is_of_pods(link),
-                    // One that is down may turn out to be a pod's.
+                    // A veth that is down may turn out to be a pod's.
                     LinkKind::Veth => self.is_used(link) && !self.is_pod(link),
                     LinkKind::Over | LinkKind::Bond | LinkKind::Other => {
                         self.may_be_used(link) && !self.is_pod(link)

@@ -65,7 +65,7 @@ impl Links {
         socket.add_membership(GROUP)?;
         enlarge(socket.as_fd());
         let seconds = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
-        // The thread must see from time to time that it shall end.
+        // The timeout lets the thread check from time to time whether it must end.
         setsockopt(&socket, sockopt::ReceiveTimeout, &seconds)?;
         let mut links = Self { socket, view: View::default() };
         drop(links.list()?);

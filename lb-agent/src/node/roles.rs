@@ -17,7 +17,7 @@ use crate::datapath::Role;
 pub struct Assignment {
     /// Interface index in this network namespace.
     pub index: u32,
-    /// Tells the interface from an earlier one with the same index ([`Link::number`]).
+    /// Distinguishes the interface from an earlier one with the same index ([`Link::number`]).
     pub number: u64,
     pub name: String,
     pub role: Role,

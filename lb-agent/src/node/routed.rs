@@ -26,7 +26,7 @@ pub struct RoutedInterfaces {
 /// The consequence of a changed route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Asks {
-    /// None: the route leads nowhere new, or not outside.
+    /// No change: the route adds no external interface.
     Nothing,
     /// All routes must be listed.
     List,
@@ -123,7 +123,7 @@ fn route(message: &RouteMessage) -> Option<Route> {
     }
     let header = &message.header;
     let length = header.destination_prefix_length;
-    // Routes to single addresses (`/32`, `/128`) are those of pods, of which there are many.
+    // Routes to single addresses (`/32`, `/128`) are those of pods, and there are many.
     let whole = if header.address_family == AddressFamily::Inet6 { 128 } else { 32 };
     let mut route = Route {
         is_default: length == 0,

@@ -65,7 +65,7 @@ pub struct Link {
     pub xdp: u32,
     /// Link-layer address, if it has one of six bytes.
     pub hardware: Option<[u8; 6]>,
-    /// Tells it from an earlier link with the same index, which was removed.
+    /// Distinguishes the link from an earlier one with the same index, which was removed.
     pub number: u64,
     /// Whether it has no `IFLA_INFO_KIND`, so was not created by software: a network card, or a virtual function of
     /// one.

@@ -72,7 +72,7 @@ pub struct Published {
     pub view: Arc<View>,
     /// How its last change was learnt.
     pub source: ChangeSource,
-    /// The time from which the state is. Later changes are not in it.
+    /// The time as of which the state is valid. Later changes are not in it.
     pub at: std::time::Instant,
 }
 
@@ -160,7 +160,7 @@ async fn show(
         // All is listed again from time to time, in case a change came without an event.
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
         view.replace(dump(handle).await?);
-        // Not awaited here, because it enters every named network namespace.
+        // The search is not awaited here, because it enters every named network namespace.
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
         loop {
@@ -186,7 +186,8 @@ async fn show(
                 }
                 message = of_routes.next() => {
                     let mut asks = apply_route(&mut view.routed, message.ok_or(Error::Ended)?.0);
-                    // Bounded, so that a routing daemon with a full table cannot keep links from being seen.
+                    // The number is bounded, so that a routing daemon with a full table cannot keep links from being
+                    // seen.
                     for _ in 1..AT_ONCE {
                         let Ok(message) = of_routes.try_recv() else { break };
                         asks = asks.max(apply_route(&mut view.routed, message.0));
@@ -217,7 +218,7 @@ async fn show(
 }
 
 fn publish(views: &Sender<PublishedView>, view: &View, source: ChangeSource) {
-    // Compared and copied outside the lock of the channel: the thread for new pods may wait for that lock.
+    // The view is compared and copied outside the lock of the channel: the thread for new pods may wait for that lock.
     let last = views.borrow().as_ref().map(|published| Arc::clone(&published.view));
     // Many events change nothing that matters here. A list is published for its time.
     if source == ChangeSource::List || last.is_none_or(|last| *last != *view) {

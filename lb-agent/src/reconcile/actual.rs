@@ -69,7 +69,8 @@ impl Actual {
         };
         let members: Vec<(Endpoint, BackendId)> =
             ids.iter().map(endpoint).collect::<Option<_>>()?;
-        // Recomputed and compared as a whole: an interrupted run may have written only a part of the lines.
+        // The lines are recomputed and compared as a whole: an interrupted run may have written only a part of the
+        // lines.
         (selection::lines(&members) == lines).then_some(Members { set, ids })
     }
 }

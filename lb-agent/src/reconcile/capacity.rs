@@ -28,7 +28,7 @@ pub struct Limits {
     pub sources: u32,
 }
 
-/// The reason why a service port is not served, or as before its last change.
+/// The reason why a service port is not served, or is served as before its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Refusal {
     /// `SERVICES` is full.

@@ -79,7 +79,8 @@ impl Ranges {
             *self.vips.entry(AddressFilter::bit(&frontend.ip)).or_default() += 1;
         } else {
             *self.cluster.entry(frontend.ip).or_default() += 1;
-            // Computed again only if an address lies outside: this costs a walk over all addresses.
+            // The prefixes are computed again only if an address lies outside, because that takes a walk over all
+            // addresses.
             self.stale |= !holds(&self.current, &frontend.ip);
         }
     }

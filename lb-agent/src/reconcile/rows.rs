@@ -77,7 +77,7 @@ impl Rows {
 
     /// Gives `backend` a row with a new epoch. Returns 0 without a free row, so check [`Rows::free`] first.
     pub(super) fn take(&mut self, backend: Backend, ops: &mut Vec<Op>) -> BackendId {
-        // The lowest free row, so that the used part of the map stays short.
+        // The lowest free row is taken, so that the used part of the map stays short.
         let id = match self.free.pop_first() {
             Some(id) => id,
             None if self.free() > 0 => {
@@ -86,7 +86,7 @@ impl Rows {
             }
             None => return 0,
         };
-        // A new epoch, so that flows and affinities of the old backend do not reach the new one.
+        // The row gets a new epoch, so that flows and affinities of the old backend do not reach the new one.
         let epoch = next(self.get(id).epoch);
         self.put(id, Backend { epoch, ..backend }, ops);
         id

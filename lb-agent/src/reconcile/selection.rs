@@ -25,7 +25,7 @@ pub(super) fn lines(members: &[(Endpoint, BackendId)]) -> Vec<Line> {
         let mut slots = vec![0_u16; set.slots as usize];
         let mut next = vec![0_u32; endpoints.len()];
         maglev::fill(&endpoints, &mut slots, &mut next);
-        // One byte per slot where indexes fit into it: such a set takes half the lines.
+        // A slot has one byte if indexes fit into it: such a set takes half the lines.
         if set.members <= NARROW {
             bytes.extend(slots.iter().map(|slot| *slot as u8));
         } else {

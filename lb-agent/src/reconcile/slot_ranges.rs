@@ -47,7 +47,7 @@ impl SlotRanges {
 
     /// Takes a run of lines from the shortest free range that fits; `None` if there is none.
     pub(super) fn take(&mut self, lines: u32) -> Option<Range> {
-        // Best fit: long ranges stay whole for large sets.
+        // The shortest range that fits is taken, so that long ranges stay whole for large sets.
         let (length, line) = *self.by_length.range((lines, 0)..).next()?;
         self.by_length.remove(&(length, line));
         self.by_line.remove(&line);
@@ -62,7 +62,7 @@ impl SlotRanges {
     pub(super) fn give(&mut self, range: Range) {
         self.used -= range.lines;
         let mut merged = range;
-        // Joined with free neighbours, so that long ranges remain available.
+        // The range is joined with free neighbours, so that long ranges remain available.
         if let Some((&line, &lines)) = self.by_line.range(..range.line).next_back()
             && line + lines == range.line
         {

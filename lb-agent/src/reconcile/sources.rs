@@ -45,7 +45,7 @@ impl Sources {
         after: &mut Vec<Op>,
     ) {
         let wanted: BTreeSet<_> = nets.iter().map(|net| entry(id, net)).collect();
-        // The smallest key of this service: its sources follow one another in the set.
+        // This is the smallest key of the service; its sources follow one another in the set.
         let from = (Source::new(id, Ip::UNSPECIFIED), 0);
         let present = self.written.range(from..).copied();
         let present: BTreeSet<_> = present.take_while(|(source, _)| source.service == id).collect();

@@ -66,7 +66,7 @@ fn change(number: u8, plan: Option<PortPlan>) -> Change {
 }
 
 #[test]
-fn epochs_survive_and_tell_who_left() {
+fn epochs_survive_a_restart_and_mark_removed_endpoints() {
     let mut world = World::new(LIMITS);
     world.plan(vec![change(1, Some(plan(1, Protocol::UDP, 0, &[(1, 2), (2, 2)])))]);
     let before = world.maps.backends.clone();
@@ -127,7 +127,7 @@ fn the_oldest_has_a_frontend_and_the_next_takes_over() {
 }
 
 #[test]
-fn what_finds_no_room_is_named_and_served_later() {
+fn refused_port_is_named_and_served_later() {
     let limits = Limits { backends: 4, ..LIMITS };
     let mut world = World::new(limits);
     world.plan(vec![change(1, Some(plan(1, Protocol::TCP, 0, &[(1, 2), (2, 2)])))]);
@@ -142,7 +142,7 @@ fn what_finds_no_room_is_named_and_served_later() {
 }
 
 #[test]
-fn a_change_costs_what_changed() {
+fn change_writes_only_changed_entries() {
     let mut world = World::new(LIMITS);
     world.plan(vec![change(1, Some(plan(1, Protocol::TCP, 1, &[(1, 2), (2, 2)])))]);
     let more = plan(1, Protocol::TCP, 1, &[(1, 2), (2, 2), (3, 2)]);

@@ -1,6 +1,7 @@
 //! Keeps the XDP program attached to the external interfaces that can have it, and records why others do not.
 //!
-//! tc must be told before XDP is attached: only the flow shows that XDP has translated a packet (ADR 0012).
+//! The programs at tc must expect packets from XDP before XDP is attached: only the flow shows that XDP has translated
+//! a packet (ADR 0012).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,7 +69,7 @@ impl Outcome {
 #[derive(Debug, Default)]
 pub(super) struct Accelerator {
     outcomes: BTreeMap<u32, Outcome>,
-    /// Whether an interface waits for tc to know of XDP.
+    /// Whether an interface waits until tc expects packets from XDP.
     waits: bool,
     /// Whether an interface has the program, or is about to get it.
     may_be_on: bool,
@@ -80,8 +81,8 @@ impl Accelerator {
         Self { may_be_on: datapath.is_accelerating(), ..Self::default() }
     }
 
-    /// Attaches the program to the interfaces that can have it, once tc knows ([`Accelerator::may_be_on`]). Returns
-    /// whether anything changed.
+    /// Attaches the program to the interfaces that can have it, once tc expects packets from XDP
+    /// ([`Accelerator::may_be_on`]). Returns whether anything changed.
     pub(super) fn apply(
         &mut self,
         setting: Acceleration,
@@ -122,7 +123,7 @@ impl Accelerator {
     /// Updates whether an interface takes redirected frames, which can change at any time. Returns whether it did.
     fn look_out(&mut self, setting: Acceleration, index: u32, datapath: &impl Attach) -> bool {
         let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
-        // An interface without XDP has no redirect to speak of.
+        // Only interfaces with XDP are reported.
         let keeps = if outcome.refused.is_some() {
             None
         } else if setting == Acceleration::Native {
@@ -140,7 +141,7 @@ impl Accelerator {
         self.may_be_on
     }
 
-    /// Reports whether an interface waits for tc to know.
+    /// Reports whether an interface waits until tc expects packets from XDP.
     pub(super) const fn waits(&self) -> bool {
         self.waits
     }
@@ -165,7 +166,8 @@ impl Accelerator {
                 let removed = datapath.decelerate(link.index);
                 Some(removed.err().unwrap_or(why))
             }
-            // tc must know first: only the flow shows it that XDP has translated a packet (ADR 0012).
+            // tc must expect packets from XDP first: only the flow shows it that XDP has translated a packet (ADR
+            // 0012).
             None if !tc_knows => {
                 self.waits = true;
                 return false;

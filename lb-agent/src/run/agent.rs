@@ -37,7 +37,8 @@ use crate::sweep::Report;
 use crate::takeover::Takeover;
 use crate::tracker::{Effect, Tracker};
 
-/// Nobody tells of a program that is detached: looking is a few system calls a device.
+/// Interval of inspections. The kernel does not report a detached program; an inspection takes a few system calls for
+/// each interface.
 pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 
 /// Number of Services that are planned before their operations are written. The operations of a whole cluster at once
@@ -312,7 +313,7 @@ impl Agent {
     }
 }
 
-/// Waits for another view, and for this time. Nothing is lost if the future is dropped.
+/// Waits until this time, then for a new view. No view is lost if the future is dropped.
 async fn changed_after(
     views: &mut watch::Receiver<PublishedView>,
     time: Instant,

@@ -24,7 +24,8 @@ pub struct Intent {
     pub changes: Vec<Change>,
     /// Faults of the source itself.
     pub problems: Vec<Finding>,
-    /// Whether every part of the source could be read. Otherwise a running agent may know more, from before.
+    /// Whether every part of the source could be read. If not, a running agent may still serve objects that it read
+    /// earlier.
     pub is_whole: bool,
 }
 

@@ -97,7 +97,7 @@ impl Devices {
     }
 
     /// Reports whether every interface that should have programs has them, or has refused them for long, and no other
-    /// has.
+    /// interface has any.
     pub(super) fn is_complete(&self) -> bool {
         self.attachments.is_complete()
     }

@@ -41,7 +41,7 @@ impl EarlyDrops {
         let backends = reconciler.backends_among(&self.dropped.keys().copied().collect());
         for backend in backends.difference(&self.named) {
             let backend = IpAddr::from(*backend);
-            warn!(%backend, "rules of this node drop packets to a backend");
+            warn!(%backend, "nftables rules of this node drop packets to a backend");
         }
         let problem = |backend: &Ip| {
             let (chain, backend) = (self.dropped.get(backend)?, IpAddr::from(*backend));

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_stands_until_it_may_go_on() {
+    fn stopped_clock_stands_until_it_goes_on() {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut clock = GraceClock::started(began);

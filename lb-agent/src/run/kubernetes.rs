@@ -50,12 +50,12 @@ impl Reporter {
     /// Takes in the plans of Services that changed.
     pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
         let health = |translated: &Option<Translated>| translated.as_ref()?.health;
-        // First, because another of these Services may take over the port.
+        // Ports are given up first, because another of these Services may take over the port.
         for (service, translated) in taken {
             self.checks.give_up(service, health(translated));
         }
         for (service, translated) in taken {
-            // Also without a plan: a removed Service closes its listener.
+            // This is also called without a plan: a removed Service closes its listener.
             self.checks.set(service, health(translated));
             let Some(translated) = translated else { continue };
             let uid = tracker.uid(service).unwrap_or_default();
@@ -66,7 +66,7 @@ impl Reporter {
         }
     }
 
-    /// Reports that the plans are programmed, which took `took`; `is_full` for the first time.
+    /// Reports that the plans are programmed, and that this took `took`. `is_full` is true for the first time.
     pub(super) fn programmed(&self, tracker: &mut Tracker, took: Duration, is_full: bool) {
         self.metrics.synced(took, is_full);
         self.metrics.programmed(&tracker.triggers());
@@ -79,8 +79,8 @@ impl Reporter {
         self.metrics.changes(tracker.totals(), tracker.pending());
     }
 
-    /// Sets the addresses for health checks: those that serve `NodePorts`. `all` says for which families any address
-    /// does.
+    /// Sets the addresses for health checks: those that serve `NodePorts`. For families where `all` is true, the
+    /// listeners use any address.
     pub(super) fn addresses(&mut self, own: &BTreeMap<Ip, u32>, all: [bool; 2]) {
         let accepted = own.iter().filter(|(_, bits)| *bits & NODE_PORTS != 0);
         let accepted: Vec<IpAddr> = accepted.filter_map(|(ip, _)| address(*ip)).collect();
@@ -155,7 +155,7 @@ impl Reporter {
                 self.events.warn(&loser.service, uid(&loser.service), reason, text);
             }
         }
-        // Replaced, not added to: a conflict that ends and returns is logged again.
+        // The set is replaced, so that a conflict that ends and returns is logged again.
         self.losers = losers;
         let (mut refused, mut count) = (BTreeSet::new(), 0_usize);
         for (key, refusal) in reconciler.refused() {

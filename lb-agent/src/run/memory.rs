@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn limit_above_what_is_taken_changes_nothing() {
+    fn limit_above_the_total_changes_nothing() {
         let mut all = sizes();
         let floors = sizes();
         fit(&mut all, &floors, &NOTHING, 512 << 20);
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_floor_stays_above_it() {
+    fn limit_reduces_no_map_below_its_floor() {
         let (mut small, floors) = (sizes(), sizes());
         fit(&mut small, &floors, &NOTHING, 1 << 20);
         assert_eq!(small, sizes());

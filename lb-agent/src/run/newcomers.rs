@@ -164,7 +164,8 @@ impl Shared {
         }
         let (name, early) = (device.name.clone(), self.early.get(&index));
         let (since, is_first) = (early.map_or_else(Instant::now, |it| it.since), early.is_none());
-        // The row first: without it a detector by interface (contract 3.4) would not know a pod of this node.
+        // The row is written first: without it a detector by interface (contract 3.4) would not know a pod of this
+        // node.
         let put = self.maps.put_device(index, &device.device);
         let attached = put.map_err(Error::from).and_then(|()| Ok(self.programs.attach(index)?));
         let written = attached.is_ok().then_some(device);
@@ -192,7 +193,10 @@ fn follow(newcomers: &Weak<Newcomers>, mut views: watch::Receiver<PublishedView>
     }
     while newcomers.strong_count() > 0 {
         if let Err(error) = attach_each(newcomers, &mut views) {
-            warn!(%error, "watching new interfaces failed; the main loop attaches them meanwhile");
+            warn!(
+                %error,
+                "watch of new interfaces failed; the main loop attaches programs until it works again"
+            );
             thread::park_timeout(PAUSE);
         }
     }
@@ -208,7 +212,7 @@ fn attach_each(
     loop {
         let changes = links.next()?;
         let Some(newcomers) = newcomers.upgrade() else { return Ok(()) };
-        // Copied once for each view instead of for each event.
+        // Addresses and routes are copied once for each view instead of for each event.
         if views.has_changed().unwrap_or(false)
             && let Some(view) = views.borrow_and_update().as_ref().map(|it| Arc::clone(&it.view))
         {
@@ -238,7 +242,7 @@ mod tests {
         let later = there.since + 10 * MOMENT;
         assert!(!there.is_over(later, there.since), "it may be missing in that state");
         assert!(there.is_over(later, later));
-        assert!(gone.is_over(later, gone.since), "an event told of its end");
+        assert!(gone.is_over(later, gone.since), "an event reported its end");
         assert!(!gone.is_over(gone.since, later), "a CNI plugin may still change it");
     }
 }

@@ -1,11 +1,12 @@
-//! Tells the data path which connections of this node are open when their port becomes one of a frontend: packets that
-//! arrive on them are answers, not requests to the Service (ADR 0035).
+//! Records for the data path which connections of this node are open when their port becomes one of a frontend: packets
+//! that arrive on them are answers, not requests to the Service (ADR 0035).
 //!
 //! The program at egress always records packets that leave from the usual range of `NodePorts`, and from ports and
 //! addresses of frontends.
 //!
-//! Missing are connections that sent nothing since the programs were attached, those from a port without a frontend,
-//! and TCP connections during a take-over, where a segment does not show whether netfilter translates it.
+//! Some connections are missing in this record: those that sent nothing since the programs were attached, those from a
+//! port without a frontend, and TCP connections during a take-over, because a segment does not show whether netfilter
+//! translates it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,8 +26,8 @@ use crate::reconcile::Op;
 pub(super) struct OpenConnections {
     maps: Arc<Maps>,
     known: BTreeSet<Frontend>,
-    /// Connections from [`USUAL_NODE_PORTS`] and [`NodeSettings::is_shared_port`], which egress notes at any time, were
-    /// looked for.
+    /// Whether connections from [`USUAL_NODE_PORTS`] and [`NodeSettings::is_shared_port`] were searched. Egress records
+    /// later ones at any time.
     has_begun: bool,
     /// Whether the frontends of an earlier run were read from the maps.
     has_read: bool,
@@ -112,7 +113,7 @@ impl OpenConnections {
         match self.maps.record_own_answers(&hashes) {
             Ok(()) => {
                 let (frontends, connections) = (new.len(), found.len());
-                debug!(frontends, connections, "open connections noted");
+                debug!(frontends, connections, "open connections recorded");
             }
             Err(error) => {
                 let error = crate::chain(&error);

@@ -36,12 +36,12 @@ pub(super) fn start(
     let first = listen(address);
     match &first {
         Ok(_) => info!(%address, what, "listening"),
-        Err(error) => warn!(%address, what, %error, "cannot listen"),
+        Err(error) => warn!(%address, what, %error, "listener could not bind its address"),
     }
     if is_needed {
         drop(tokio::spawn(accept(first?, router)));
     } else {
-        // This task binds again if the address is in use now, as by kube-proxy that is being replaced.
+        // This task binds again if the address is in use now, for example by a kube-proxy that is being replaced.
         drop(tokio::spawn(serve(first, address, what, router)));
     }
     Ok(())
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn garbage_gets_an_error_or_nothing_and_questions_an_answer() {
+    async fn garbage_gets_an_error_and_later_requests_an_answer() {
         let address = server().await;
         let long = [b"GET /healthz HTTP/1.1\r\nX: ".as_slice(), &vec![b'a'; 100_000]].concat();
         for garbage in
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn clients_that_say_nothing_keep_nobody_from_an_answer() {
+    async fn silent_clients_do_not_block_requests() {
         let address = server().await;
         let mut idle = Vec::new();
         for _ in 0..CONNECTIONS + 50 {

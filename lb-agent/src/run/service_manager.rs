@@ -118,6 +118,6 @@ mod tests {
         let every = Some(seconds(15));
         assert!(!manager(every).is_due(seconds(13)));
         assert!(manager(every).is_due(seconds(15)));
-        assert!(manager(Some(seconds(1))).is_due(seconds(1)), "allowed 2 s, told every second");
+        assert!(manager(Some(seconds(1))).is_due(seconds(1)), "allowed 2 s, notified every second");
     }
 }

@@ -29,8 +29,8 @@ pub(super) fn chosen(
         floors.insert(shape.name, least);
     }
     for (name, need) in by_name(need) {
-        // Doubled and rounded to a power of two, so that restarts of a cluster of about the same size get the same
-        // sizes.
+        // The size is doubled and rounded up to a power of two, so that restarts of a cluster of about the same size
+        // get the same sizes.
         let wanted = need.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX / 2);
         floors.insert(name, wanted.max(LEAST));
         let default = Shape::of(name).map_or(0, |shape| shape.entries);
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_follow_the_counts_unless_somebody_says_otherwise() {
+    fn sizes_follow_the_counts_unless_configured() {
         let need = Limits { services: 150_000, backends: 250_001, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("SERVICES".to_owned(), 100), ("FLOWS".to_owned(), 7)]);
         let sizes = chosen(&configured, &need, None);
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_limit_takes_from_what_nobody_chose() {
+    fn memory_limit_reduces_only_unconfigured_sizes() {
         let need = Limits { services: 100, backends: 200_000, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("FLOWS6".to_owned(), 524_288)]);
         let sizes = chosen(&configured, &need, Some(256 << 20));
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_is_outgrown_unless_somebody_wants_it_so() {
+    fn map_that_is_too_small_is_outgrown_unless_configured() {
         let has = Limits { services: 65_536, backends: 131_072, lines: 262_144, sources: 65_536 };
         let need = Limits { services: 70_000, backends: 140_000, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("BACKENDS".to_owned(), 131_072)]);

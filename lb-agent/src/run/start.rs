@@ -82,7 +82,7 @@ pub(super) async fn start_servers(
         let is_needed = config.bind_hard_fail.value;
         if let Err(source) = servers::start(address, what, router, is_needed) {
             let text = format!("cannot listen on {address} ({what}): {source}");
-            // As kube-proxy does, with its reasons. Awaited, because the process ends after this.
+            // The Event has kube-proxy's reason. It is awaited, because the process ends after this.
             agent.reporter.events.end(reason, text).await;
             return Err(Error::Listen { what, address, source });
         }
@@ -107,7 +107,7 @@ pub(super) async fn lists(
             Some(Some(event)) => drop(tracker.apply(event)),
             Some(None) => return,
             None => {
-                info!(?patience, "initial sync not complete; maps keep their sizes");
+                info!(?patience, "initial sync not complete; continuing with the objects so far");
                 return;
             }
         }
@@ -168,7 +168,7 @@ mod tests {
     use crate::snapshot::Kind;
 
     #[tokio::test]
-    async fn lists_that_trickle_in_are_not_waited_for_without_end() {
+    async fn wait_for_slow_lists_is_bounded() {
         let (sender, mut events) = mpsc::channel(1);
         let source = tokio::spawn(async move {
             while sender.send(Event::ListBegan(Kind::Service)).await.is_ok() {}

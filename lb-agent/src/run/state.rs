@@ -248,7 +248,7 @@ impl State {
         before.begun += 1;
         let number = before.begun;
         (self.naming, self.last) = (naming, state.clone());
-        // Copied here and turned into texts by the writing thread, as that takes longer.
+        // The names are copied here; the writing thread turns them into texts, which takes longer.
         let names: Vec<(ServiceId, PortKey)> =
             reconciler.names().map(|(id, key)| (id, key.clone())).collect();
         let (path, journal) = (self.path.clone(), self.names.clone());

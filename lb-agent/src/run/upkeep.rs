@@ -45,7 +45,7 @@ impl Agent {
         if self.reconciler.is_waiting() {
             self.change(Reconciler::tick);
         }
-        // Taken before the retry: if that ends the failure, it may also have completed a sync.
+        // The state before the retry counts: a retry that ends the failure may also have completed a sync.
         let was_failing = self.writer.failing_since().is_some();
         if self.writer.retry(&self.numbers) {
             self.state.changed();
@@ -84,7 +84,7 @@ impl Agent {
 
     /// Publishes the frontends that processes of this host need routes to: those that are not addresses of the node.
     fn publish_frontends(&mut self) {
-        // Before that, frontends of an earlier run would lose their routes.
+        // Before the initial sync is programmed, frontends of an earlier run would lose their routes.
         if !self.is_programmed || !std::mem::take(&mut self.frontends_are_due) {
             return;
         }
@@ -180,7 +180,7 @@ impl Agent {
     pub(super) fn begin_sweep(&self, maps: &Arc<Maps>) -> JoinHandle<Result<Report, maps::Error>> {
         let maps = Arc::clone(maps);
         let context = sweep::Context {
-            // Taken now: the walk runs beside the main loop, which may change it.
+            // The walk gets a copy: it runs beside the main loop, which may change the set.
             draining: self.reconciler.draining(),
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,

@@ -135,7 +135,7 @@ impl<T: Table> Writer<T> {
             let Some(refused) = self.aside.get_mut(&entry) else { continue };
             match self.maps.apply(&refused.op) {
                 Ok(()) => {
-                    info!(op = ?refused.op, "map accepts an entry that it had refused");
+                    info!(op = ?refused.op, "refused map entry written");
                     drop(self.aside.remove(&entry));
                     Numbers::add(&numbers.operations, 1);
                 }
@@ -149,7 +149,7 @@ impl<T: Table> Writer<T> {
     /// Returns the entries to retry now: those after the last one that was tried, then from the first.
     fn turn(&mut self) -> Vec<Entry> {
         let last = self.tried;
-        // In turn, so that a few entries that always fail do not keep the others from being tried.
+        // Entries are retried in turn, so that a few entries that always fail do not keep the others from being tried.
         let behind = self.aside.range((last.map_or(Unbounded, Excluded), Unbounded));
         let up_to = last.map(|last| self.aside.range((Unbounded, Included(last))));
         let all = behind.chain(up_to.into_iter().flatten());

@@ -56,7 +56,7 @@ fn stuck(
     service: Option<String>,
     now: u64,
 ) -> Stuck {
-    // Another epoch means that the endpoint was removed; the next packet selects a new one.
+    // A different epoch means that the endpoint was removed; the next packet selects a new one.
     let row = backends.get(affinity.backend as usize).filter(|row| row.epoch == affinity.epoch);
     Stuck {
         client: words::client(client.ip),
@@ -99,7 +99,7 @@ mod tests {
     use lb_common::addr::{Ip, Port};
 
     #[test]
-    fn a_client_of_a_backend_that_left_sticks_to_nobody() {
+    fn client_of_a_removed_backend_has_no_backend() {
         let row = Backend {
             ip: Ip::v4([10, 244, 0, 2]),
             port: Port::new(8080),

@@ -54,7 +54,7 @@ pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error
     let origin = Origin::find(&maps, &settings, question)?;
     let mut passed = pass(&maps, &origin, question, BTreeMap::new())?;
     if passed.verdict == Verdict::Drop(DropReason::NoRoute) {
-        // A packet of this node: its route is queried only when its backend is known.
+        // The route of a packet of this node is queried only when its backend is known.
         let Scratch { next, pair, found, .. } = &*passed.scratch;
         let flow = if *next == Next::First { &pair.forward } else { &found.flow };
         let backend = flow.to.destination;
@@ -86,7 +86,7 @@ fn pass(
     let mut packet = Bytes::new(bytes, Home::Skb);
     (packet.device, packet.from_host, packet.routes) = (origin.device, origin.is_node, routes);
     let mut scratch: Box<Scratch> = Box::default();
-    // The same functions as in the kernel's programs, on the maps as they are now.
+    // These are the functions of the kernel's programs, applied to the maps as they are now.
     let handle = if origin.is_node { whole::egress } else { whole::ingress };
     let verdict = handle(&mut packet, &live, &mut scratch, origin.role);
     live.finish()?;

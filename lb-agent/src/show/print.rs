@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn each_output_says_what_it_promises() {
+    fn each_output_format_has_its_text() {
         let all = [Fruit("apple", 8), Fruit("banana", 0)];
         let cases = [
             (PLAIN, "NAME\napple\nbanana\n"),

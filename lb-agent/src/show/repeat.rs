@@ -24,7 +24,7 @@ pub fn repeat<E: From<io::Error>>(
         let now = text()?;
         if said.as_ref() != Some(&now) {
             let between = match &said {
-                // In the same write as the text, so that the screen does not flicker.
+                // The escape sequence is in the same write as the text, so that the screen does not flicker.
                 _ if is_watching && is_screen => CLEAR,
                 Some(_) => "\n",
                 None => "",
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn only_changes_are_said_again() {
+    fn only_changed_output_is_printed_again() {
         assert_eq!(said(false, false), ("one\n".into(), true));
         assert_eq!(said(true, false), ("one\n\ntwo\n".into(), false));
         assert_eq!(said(true, true), (format!("{CLEAR}one\n{CLEAR}two\n"), false));

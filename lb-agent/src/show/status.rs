@@ -69,7 +69,7 @@ fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
     let (low, high) = (settings.node.source_port_low.get(), settings.node.source_port_high.get());
     line(text, "Source ports", &format!("{low}-{high}"));
     let sockets = match settings.node.socket_mode {
-        Settings::SOCKETS_OFF => "none",
+        Settings::SOCKETS_OFF => "off",
         Settings::SOCKETS_HOST => "host",
         _ => "all network namespaces",
     };
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mode_names_every_way_to_tell_pods_from_others() {
+    fn mode_names_every_method_of_local_pod_detection() {
         let of = |flags| {
             mode(&Settings {
                 node: NodeSettings { flags, ..NodeSettings::default() },

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn malformed_addresses_are_refused() {
         for text in
             ["", "10.0.0", "10.0.0.256", "10.0.0.1.2", "a.b.c.d", "fe80::1%eth0", "10.0.0.-1"]
         {

@@ -54,7 +54,7 @@ impl Findings {
         Self { object, list: Vec::new() }
     }
 
-    /// Adds a finding, up to [`Self::MOST`] and one that tells of more.
+    /// Adds a finding, up to [`Self::MOST`], and then one that reports that there are more.
     pub fn wrong(
         &mut self,
         field: impl fmt::Display,

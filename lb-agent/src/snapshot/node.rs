@@ -111,7 +111,7 @@ pub struct NodeContext {
 }
 
 impl NodeContext {
-    /// Makes the context of a node of which only the name is known.
+    /// Makes the context of a node with a known name and no other facts.
     pub fn named(name: &str) -> Self {
         Self { name: Arc::from(name), ..Self::default() }
     }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 
 use super::{Finding, Kind};
 
-/// Shared between a source, which writes it, and all parts that show it.
+/// The state of a source, shared between the source, which writes it, and all parts that show it.
 #[derive(Clone, Debug, Default)]
 pub struct ViewHealth(Arc<Mutex<State>>);
 
@@ -25,7 +25,7 @@ struct State {
 pub struct KindView {
     /// A complete list has been read at least once.
     pub synced: bool,
-    /// Set while changes do not arrive.
+    /// The failure; set while changes do not arrive.
     pub stale: Option<Stale>,
 }
 

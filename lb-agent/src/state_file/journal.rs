@@ -28,7 +28,7 @@ impl Journal {
             fs::create_dir_all(directory)?;
         }
         let lines: Vec<String> = names.iter().map(|(id, name)| format!("{id} {name}\n")).collect();
-        // One write for all lines: a crash can cut only the last one, which the reader ignores.
+        // All lines are in one write: a crash can cut only the last one, which the reader ignores.
         let mut file = File::options().create(true).append(true).open(&self.new)?;
         file.write_all(lines.concat().as_bytes())
     }

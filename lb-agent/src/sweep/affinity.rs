@@ -1,4 +1,4 @@
-//! Expired affinity: its timeout is over, or its service has none any more.
+//! Removes expired affinity: the timeout is over, or the service has no affinity any more.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use lb_common::service::{Service, ServiceId};
 
 use crate::maps::{Error, Maps};
 
-/// Removes expired affinity. Returns how many entries.
+/// Removes expired entries of affinity, and returns their number.
 pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
     let known = maps.affinities()?;
     if known.is_empty() {

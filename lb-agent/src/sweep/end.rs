@@ -58,8 +58,8 @@ pub(super) fn end<E: Entries>(
         return Ok(0);
     }
     let entry = (*key, flow);
-    // The forward entry first: a request that found it without its reply entry would get an answer that is not
-    // translated back.
+    // The forward entry is removed first: a request that found it without its reply entry would get an answer that is
+    // not translated back.
     let (first, second) = match opposite.map(|opposite| (opposite_key, opposite)) {
         Some(forward) if flow.is_answer() => (forward, Some(entry)),
         opposite => (entry, opposite),
@@ -91,7 +91,7 @@ fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result
     let is_masquerade = flow.kind == Kind::MASQUERADE;
     let reply = if is_masquerade { key.tuple.reversed() } else { flow.to };
     let reply = FlowKey::new(reply, key.protocol, Side::EGRESS);
-    // Only the existence counts: the flow's own entries are judged on their own.
+    // Only the existence of the reply counts: the flow's entries are judged on their own.
     if entries.entry(&reply)?.is_some() {
         return Ok(0);
     }

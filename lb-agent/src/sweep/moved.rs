@@ -16,7 +16,7 @@ use crate::maps::{Error, Maps};
 /// The addresses of this node.
 pub(super) struct Own {
     all: BTreeSet<Ip>,
-    /// Those at which no answer can arrive at present.
+    /// The addresses at which no answer can arrive at present.
     stranded: BTreeSet<Ip>,
 }
 
@@ -44,7 +44,7 @@ impl Own {
         };
         let mut renewed = lost;
         renewed.to = Tuple::NONE;
-        // The forward entry first: a packet in between gets a new source instead of the lost one.
+        // The forward entry is replaced first: a packet in between gets a new source instead of the lost one.
         entries.replace(key, &renewed)?;
         let back_key = key.opposite(&lost);
         if let Some(back) = entries.take(&back_key)?

@@ -1,4 +1,4 @@
-//! Which entries a sweep checks, and what keeps a frontend.
+//! The entries that a sweep checks, and the flows that keep a frontend.
 
 use super::*;
 use lb_common::addr::{Endpoint, Port};
@@ -60,7 +60,7 @@ fn only_entries_that_were_silent_for_long_are_judged() {
 }
 
 #[test]
-fn a_connection_keeps_what_it_goes_to_whichever_service_had_that_when_it_began() {
+fn flow_keeps_the_draining_frontend_that_it_goes_to() {
     let [(key, flow), _] = pair(Protocol::TCP, 0, [Shown::NOTHING; 2]).try_into().unwrap();
     let to = frontend(&key);
     let node_port = Frontend::node_port(to.ip, to.port, to.protocol);

@@ -1,5 +1,5 @@
-//! Two programs that run before one of ours at two places of an interface, so that a packet that passes both places
-//! meets ours once.
+//! Two programs that run before one of ours at two places of an interface. A packet that passes both places meets our
+//! program once.
 //!
 //! The *marker* records in the packet's control block, which is kept between programs of an interface, that it has run,
 //! and continues with ours. The *gate* continues with ours unless the packet is marked.

@@ -32,7 +32,7 @@ pub(crate) fn give_memory_back() {
 ///
 /// An interface that is not a new pod's waits for four wake-ups of this process (ADR 0030).
 const URGENT: i32 = -10;
-/// The same of the thread that attaches the programs of new pods, where the kernel grants it no real-time priority.
+/// Nice value of the thread that attaches the programs of new pods, if the kernel grants it no real-time priority.
 const MOST_URGENT: i32 = -20;
 /// The lowest real-time priority: above every thread of the fair scheduler, below the kernel's own threads.
 const REAL_TIME: i32 = 1;

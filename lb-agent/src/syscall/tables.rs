@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_that_nobody_made_has_no_entries() {
+    fn missing_table_has_no_entries() {
         assert!(packet_filter_entries("no such table", false).expect("nothing").is_empty());
     }
 }

@@ -44,8 +44,8 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     if options.after_rules {
         await_rules((dir, options.within), &maps, &mut reserved, out)?;
     }
-    // Before the switch, because netfilter serves new connections at once; and again below, for flows that began in
-    // between.
+    // Connections are reserved before the switch, because netfilter serves new connections at once, and again below,
+    // for flows that began in between.
     let _flows: LiveFlows = hold(&mut reserved, &maps)?;
     maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)?;
     super::forget_ended(&maps)?;
@@ -54,7 +54,7 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     let (began, mut reported) = (Instant::now(), None);
     loop {
         let live = hold(&mut reserved, &maps)?;
-        // In each round: once a flow has ended, the next socket with its port must begin by kube-proxy's rules.
+        // Each round does this: once a flow has ended, the next socket with its port must begin by kube-proxy's rules.
         frontends.forget_untranslated(&live)?;
         let left = live.len();
         if reported != Some(left) {

@@ -86,7 +86,7 @@ async fn follow(maps: Arc<Maps>, sender: watch::Sender<Found>, is_programmed: Ar
         if found.is_under_way() != was_under_way {
             let (connections, rules) = (found.connections.len(), &found.rules);
             let is_over = was_under_way;
-            info!(is_over, connections, %rules, "take-over from kube-proxy changed");
+            info!(is_over, connections, %rules, "take-over progress");
         }
         if sender.send(found).is_err() {
             return;
@@ -131,10 +131,8 @@ fn forget_stale(frontends: &Frontends<'_>, found: &mut Found) -> Result<(), Erro
 fn hold(maps: &Maps, found: &Found) {
     let held = if found.is_under_way() { anchor::put() } else { release(maps) };
     match held {
-        Ok(true) => info!(
-            is_there = found.is_under_way(),
-            "nat chain that preserves kube-proxy's connections"
-        ),
+        Ok(true) if found.is_under_way() => info!("nat chain for kube-proxy's connections added"),
+        Ok(true) => info!("nat chain for kube-proxy's connections removed"),
         Ok(false) => {}
         Err(error) if found.is_under_way() => {
             warn!(%error, "no nat chain: kube-proxy's connections will end with its rules");

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn chains_that_kube_proxy_shares_stay_where_somebody_else_uses_them() {
+    fn shared_chains_stay_while_other_rules_use_them() {
         let used = SAVED.replace("-A PREROUTING -j CNI\n", "-A CNI -j KUBE-MARK-MASQ\n");
         let script = removal(&used);
         assert!(script.contains("-X KUBE-SVC-A") && !script.contains("KUBE-MARK-MASQ"), "{script}");

@@ -157,7 +157,8 @@ impl Index {
         self.services.values().filter_map(|entry| Some((entry.spec.as_deref()?, &*entry.slices)))
     }
 
-    /// Records what is returned of a Service. `None` if it is the same as before; otherwise the previous counts.
+    /// Records the result that is returned for a Service. Returns `None` if it is the same as before, otherwise the
+    /// previous counts.
     pub(super) fn give(
         &mut self,
         name: &ServiceName,
@@ -165,7 +166,7 @@ impl Index {
         no_local: NoLocal,
     ) -> Option<NoLocal> {
         let entry = self.services.get_mut(name)?;
-        // Compared by fingerprint: most changes of a slice change nothing for packets of this node.
+        // Plans are compared by fingerprint: most changes of a slice change nothing for packets of this node.
         if entry.given == given {
             return None;
         }
@@ -207,7 +208,7 @@ impl Index {
         name
     }
 
-    /// Forgets a Service of which nothing is left.
+    /// Forgets a Service that has neither a spec nor slices nor a returned result.
     fn tidy(&mut self, name: &ServiceName) {
         let empty = |e: &Entry| e.spec.is_none() && e.slices.is_empty() && e.given.is_none();
         if self.services.get(name).is_some_and(empty) {

@@ -30,7 +30,7 @@ impl NoLocal {
         let totals = self.0.as_flattened_mut().iter_mut();
         let parts = before.0.as_flattened().iter().zip(after.0.as_flattened());
         for (total, (before, after)) in totals.zip(parts) {
-            // Added before it is subtracted, so that the value does not pass below zero.
+            // The new value is added before the old one is subtracted, so that the sum does not pass below zero.
             *total = (*total + after).saturating_sub(*before);
         }
     }

@@ -42,7 +42,7 @@ impl Tracker {
         (translated != Translated::default()).then_some(translated)
     }
 
-    /// Records what is returned, and reports whether it differs from before.
+    /// Records the result that is returned, and reports whether it differs from the one before.
     fn give(&mut self, name: &ServiceName, translated: Option<&Translated>) -> bool {
         let no_local = translated.map(NoLocal::of).unwrap_or_default();
         let Some(before) = self.index.give(name, translated.map(fingerprint), no_local) else {

@@ -66,7 +66,7 @@ fn nothing_is_given_out_before_the_lists_are_complete() {
     ];
     drop(apply(&mut tracker, events));
     assert!(!tracker.is_synced());
-    assert_eq!(tracker.dirty_since(), None, "nothing waits for us");
+    assert_eq!(tracker.dirty_since(), None, "no change waits for the agent");
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
     let complete = Instant::now();
     assert_eq!(tracker.apply(Event::Synced(Kind::Slice)), Effect::Services);
@@ -76,7 +76,7 @@ fn nothing_is_given_out_before_the_lists_are_complete() {
 }
 
 #[test]
-fn only_what_changed_is_given_out() {
+fn only_changed_services_are_returned() {
     let mut tracker = synced();
     drop(apply(&mut tracker, [service(cluster("a")), service(cluster("b"))]));
     assert_eq!(taken(&mut tracker), ["a 0", "b 0"]);
@@ -152,7 +152,7 @@ fn a_slice_that_moves_changes_both_services() {
 }
 
 #[test]
-fn what_a_new_list_does_not_show_is_gone() {
+fn object_missing_from_a_new_list_is_removed() {
     let mut tracker = synced();
     let one = |name: &str| slice_of(name, slice(&format!("{name}-1"), &["10.1.0.1"]));
     drop(apply(&mut tracker, [service(cluster("a")), service(cluster("b")), one("a"), one("b")]));
@@ -167,7 +167,7 @@ fn what_a_new_list_does_not_show_is_gone() {
 }
 
 #[test]
-fn a_service_that_is_not_ours_any_more_is_gone() {
+fn service_relabelled_for_a_different_proxy_is_removed() {
     let mut tracker = synced();
     drop(apply(&mut tracker, [service(cluster("web"))]));
     drop(tracker.take());
@@ -231,7 +231,7 @@ fn the_address_of_the_node_concerns_services_with_source_ranges_only() {
 }
 
 #[test]
-fn another_node_is_none_of_our_business() {
+fn events_of_other_nodes_are_ignored() {
     let mut tracker = synced();
     let other = NodeSpec { name: "there".into(), ..NodeSpec::default() };
     let events = [Event::NodeApplied(Box::new(other)), Event::NodeDeleted("there".into())];
@@ -240,7 +240,7 @@ fn another_node_is_none_of_our_business() {
 }
 
 #[test]
-fn what_could_not_be_programmed_is_given_out_again() {
+fn service_that_could_not_be_programmed_is_returned_again() {
     let mut tracker = synced();
     drop(apply(&mut tracker, [service(cluster("web"))]));
     drop(tracker.take());
@@ -326,7 +326,7 @@ fn service_cidrs_are_a_set() {
 }
 
 #[test]
-fn ports_of_another_name_do_not_serve() {
+fn slice_ports_with_a_different_name_do_not_serve() {
     let mut tracker = synced();
     let mut other = slice("web-1", &["10.1.0.1"]);
     other.ports = Box::new([port("http", Protocol::TCP, 8080)]);
@@ -336,7 +336,7 @@ fn ports_of_another_name_do_not_serve() {
 
 /// The object became unreadable: its last readable version is served, also after a whole list.
 #[test]
-fn what_cannot_be_read_stays_while_the_list_has_it() {
+fn unreadable_object_stays_while_the_list_has_it() {
     let mut tracker = synced();
     tracker.apply(service(cluster("web")));
     tracker.apply(slice_of("web", slice("web-1", &["10.0.0.5"])));

@@ -32,8 +32,8 @@ enum Topology {
 }
 
 impl<'a> Candidates<'a> {
-    /// Collects the endpoints, in the order of the names of their slices. Of equal endpoints the first counts, but one
-    /// that is not terminating replaces one that is (contract 1.5).
+    /// Collects the endpoints, in the order of the names of their slices. The first of several equal endpoints counts,
+    /// but a terminating one is replaced by one that is not (contract 1.5).
     pub(super) fn of(slices: &[&'a SliceSpec], family: Family, port: &PortSpec) -> Self {
         let mut found = BTreeMap::new();
         for slice in slices.iter().filter(|slice| slice.family == Some(family)) {

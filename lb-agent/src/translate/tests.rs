@@ -49,7 +49,7 @@ fn fields(translated: &Translated) -> Vec<&str> {
 }
 
 #[test]
-fn a_cluster_ip_service_is_asked_by_its_cluster_ip() {
+fn cluster_ip_service_has_one_frontend_at_its_cluster_ip() {
     let spec = web(json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }));
     let translated = service(&spec, &[&slice("web-1", &["10.1.0.1 @here"])], &here());
     let [plan] = &*translated.ports else { panic!("one plan") };
@@ -82,7 +82,7 @@ fn headless_external_name_and_services_without_cluster_ip_are_ignored() {
 }
 
 #[test]
-fn the_proxy_name_label_says_whose_a_service_is() {
+fn proxy_name_label_selects_the_services_of_the_agent() {
     let mut spec = web(json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }));
     let adopted = NodeContext { service_proxy_name: Some("mine".into()), ..here() };
     for (label, ordinary, named) in [
@@ -281,7 +281,7 @@ fn a_range_with_the_node_in_it_admits_the_vips_themselves() {
 }
 
 #[test]
-fn a_family_whose_only_ranges_are_broken_admits_nobody_to_its_vips() {
+fn vips_of_a_family_with_only_invalid_ranges_are_not_served() {
     let translated = restricted(&["203.0.113.0/24", "2001:db8::/129"]);
     assert_eq!(frontends(&translated.ports[0])[2], "vip 192.0.2.1:80 sources");
     assert_eq!(frontends(&translated.ports[1]), ["cluster fd00::1:80", "node :::30080"]);
@@ -292,7 +292,7 @@ fn a_family_whose_only_ranges_are_broken_admits_nobody_to_its_vips() {
 }
 
 #[test]
-fn health_is_asked_only_of_load_balancers_with_policy_local() {
+fn only_load_balancers_with_policy_local_have_health_checks() {
     let health = |kind: &str, policy: &str, port: u16| {
         let spec = web(json!({
             "type": kind, "clusterIP": "10.0.0.1", "ports": [{ "port": 80, "nodePort": 30080 }],
@@ -334,7 +334,7 @@ fn health_counts_distinct_ready_addresses_on_this_node() {
     let expected = |v4, v6| Some(HealthCheck { port: 32000, local_ready: LocalReady { v4, v6 } });
     assert_eq!(health(&["10.0.0.1", "fd00::1"]), expected(2, 1), "each family has its own");
     assert_eq!(health(&["fd00::1", "10.0.0.1"]), expected(2, 1));
-    assert_eq!(health(&["10.0.0.1"]), expected(2, 2), "asked by a family that it lacks");
+    assert_eq!(health(&["10.0.0.1"]), expected(2, 2), "as in the other family");
     assert_eq!(health(&["fd00::1"]), expected(1, 1));
 }
 

@@ -47,7 +47,7 @@ impl Server {
             config.auth_info.token = Some(SecretString::from(text.trim()));
             files.push(file);
         }
-        // Last, because `NO_PROXY` is compared with the address in use.
+        // The proxy is determined last, because `NO_PROXY` is compared with the address in use.
         let proxy = match proxy {
             Some(proxy) => Some(explicit(&proxy, &config.cluster_url)?),
             None => of_environment(&config.cluster_url),
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_of_a_kubeconfig_is_for_its_server_whatever_it_is() {
+    fn proxy_of_a_kubeconfig_applies_to_a_loopback_server() {
         let here = "https://127.0.0.1:6443".parse().expect("an address");
         assert_eq!(explicit("http://proxy:1", &here).expect("a proxy").uri(), "http://proxy:1/");
         let error = explicit("gopher://proxy:1", &here).expect_err("no proxy").to_string();

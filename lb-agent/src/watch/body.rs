@@ -43,7 +43,7 @@ impl Incoming {
     /// Dropping the future loses nothing.
     pub(super) async fn line(&mut self, silence: Duration) -> Result<Option<Bytes>, Failure> {
         loop {
-            // Only what is new is searched: a line of megabytes arrives in thousands of pieces.
+            // Only new bytes are searched: a line of megabytes arrives in thousands of pieces.
             let fresh = self.buffer.get(self.searched..).unwrap_or_default();
             if let Some(at) = fresh.iter().position(|byte| *byte == b'\n') {
                 let line = self.buffer.split_to(self.searched + at).freeze();

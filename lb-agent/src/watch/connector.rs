@@ -100,7 +100,7 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(5);
 
     #[test]
-    fn server_that_is_back_is_asked_within_the_bound() {
+    fn recovered_server_is_contacted_within_the_bound() {
         // The SYNs of a connection (RFC 6298: the first timeout is a second, and doubles).
         let syns = [0, 1, 3, 7, 15, 31, 63].map(Duration::from_secs);
         let last = syns.into_iter().filter(|at| *at < CONNECT).max().unwrap_or_default();

@@ -44,7 +44,7 @@ pub(super) enum Consequence {
     AskLess,
     /// The server has forgotten the position, or a change could not be read: read the list again.
     Relist,
-    /// Read the list again, of whatever age it is.
+    /// Read the list again, at any resource version.
     RelistAnyAge,
     /// The agent is not allowed to read this, or the server has no such resource.
     Refused,

@@ -250,7 +250,8 @@ impl<O: Objects> Follow<O> {
 
     /// Stops using an option that an older server may not understand, for a while. False if there is none left.
     fn ask_less(&mut self, reason: &str) -> bool {
-        // Not for ever: the server may be upgraded, or the response may have come from a proxy.
+        // The option is avoided only for a while: the server may be upgraded, or the response may have come from a
+        // proxy.
         let (resource, until) = (O::KIND.resource(), Instant::now() + self.pace.avoided);
         self.page = Page::First;
         if self.streams() {

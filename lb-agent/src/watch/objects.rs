@@ -30,7 +30,7 @@ pub(super) trait Objects: Send {
     fn kept(&mut self, who: &Identifiers) -> Option<Event>;
     /// An object is gone.
     fn deleted(&mut self, who: &Identifiers) -> Option<Event>;
-    /// A list has ended; `is_whole` tells whether every name could be read. Returns the event to send before the end is
+    /// A list has ended; `is_whole` is true if every name could be read. Returns the event to send before the end is
     /// reported.
     fn ended(&mut self, _is_whole: bool) -> Option<Event> {
         None
@@ -138,7 +138,7 @@ pub(super) struct Cidrs {
 
 impl Cidrs {
     fn all(&self) -> Option<Event> {
-        // Not during a list, whose objects are known only in part.
+        // Events are not sent during a list, because its objects are known only in part.
         let all = || Event::ServiceCidrs(self.by_name.values().flatten().copied().collect());
         self.listed.is_none().then(all)
     }

@@ -14,7 +14,7 @@ use tower::{BoxError, Layer, Service};
 
 /// The longest time until the head of a response. The body may take longer.
 const ANSWER: Duration = Duration::from_secs(30);
-/// The same for a list: longer than the server's own limit (`--request-timeout`, 60 s).
+/// The time limit of a list. It is longer than the server's own limit (`--request-timeout`, 60 s).
 const LIST: Duration = Duration::from_secs(70);
 
 /// Receives the results of requests, for the `rest_client_*` metrics.
@@ -84,7 +84,7 @@ where
         let answer = self.inner.call(req);
         let observe = self.observe.clone();
         Box::pin(async move {
-            // Only until the head of the response: a watch lasts for minutes.
+            // The limit ends with the head of the response: a watch lasts for minutes.
             let answer = match timeout(patience, answer).await {
                 Ok(answer) => answer.map_err(Into::into),
                 Err(_) => Err("no response from the server".into()),

@@ -117,7 +117,7 @@ struct Keeper {
 
 impl Keeper {
     async fn keep(mut self) {
-        // In the past, so that the first refusal leads to a rebuild at once.
+        // The time is in the past, so that the first refusal leads to a rebuild at once.
         let mut renewed = Instant::now().checked_sub(PAUSE).unwrap_or_else(Instant::now);
         let mut is_refused = false;
         while let Some(shared) = self.shared.upgrade() {

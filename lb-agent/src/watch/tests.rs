@@ -118,7 +118,7 @@ async fn a_streamed_list_becomes_events() {
 }
 
 #[tokio::test]
-async fn only_what_is_ours_is_asked_for() {
+async fn requests_select_only_needed_objects() {
     let run = run(Script::new(|_| Answer::Hang), None, ListMode::AtOnce);
     run.until("four requests", |run| run.script.asked().len() == 4).await;
     let mut asked = run.script.asked();
@@ -138,14 +138,14 @@ async fn only_what_is_ours_is_asked_for() {
 }
 
 #[tokio::test]
-async fn an_adopted_proxy_name_is_asked_for() {
+async fn adopted_proxy_name_is_in_the_label_selector() {
     let run = run(Script::new(|_| Answer::Hang), Some("mine"), ListMode::AtOnce);
     let wanted = "labelSelector=service.kubernetes.io/service-proxy-name=mine&";
     run.until("the label", |run| run.script.asked().iter().any(|a| a.contains(wanted))).await;
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_stream_or_filter_is_asked_for_less() {
+async fn requests_do_without_streams_and_filters_if_refused() {
     let script = Script::new(|asked| match asked.resource() {
         "services" if asked.streams() => Answer::status(422, "Invalid", "sendInitialEvents"),
         "services" if asked.has("fieldSelector") => Answer::status(400, "BadRequest", "field"),
@@ -218,7 +218,7 @@ async fn a_place_that_is_refused_is_a_new_list() {
         let mut run = run(script, None, ListMode::AtOnce);
         let events = run.events(Kind::Slice, 5).await;
         assert_eq!(events, ["list", "+x", "synced", "list", "synced"], "{code}");
-        // Nothing older than what was seen, until the server says that it has nothing as new.
+        // Each request excludes older states than the known one, until the server reports that it has none as new.
         let bound = run.script.asked().iter().filter(|a| a.contains("slices")).nth(2).cloned();
         let is_bound = bound.is_some_and(|asked| asked.contains("resourceVersion=9&"));
         assert_eq!(is_bound, code == 410, "{:?}", run.script.asked());
@@ -308,7 +308,7 @@ async fn a_server_without_service_cidrs_is_served_without() {
 }
 
 #[tokio::test]
-async fn a_node_we_may_not_read_holds_nobody_up() {
+async fn forbidden_node_does_not_delay_the_initial_sync() {
     let script = Script::new(|asked| match asked.resource() {
         "nodes" => Answer::status(403, "Forbidden", "no"),
         _ => Answer::Hang,
@@ -343,7 +343,7 @@ async fn service_cidrs_are_reported_as_a_whole() {
 }
 
 #[tokio::test]
-async fn it_ends_when_nobody_listens() {
+async fn watch_ends_when_its_receiver_is_closed() {
     let mut run = run(Script::new(|_| Answer::Hang), None, ListMode::Streaming);
     run.events.close();
     timeout(Duration::from_mins(1), &mut run.task).await.expect("an end").expect("no panic");

@@ -14,7 +14,7 @@ pub(super) struct Unread {
     kind: Kind,
     view: ViewHealth,
     by_name: BTreeMap<(String, String), Finding>,
-    /// Those of the current list; `None` outside of a list.
+    /// Findings of the current list; `None` outside of a list.
     listed: Option<BTreeMap<(String, String), Finding>>,
     logged: usize,
 }
@@ -25,7 +25,7 @@ impl Unread {
         Self { kind, view, by_name: BTreeMap::new(), listed: None, logged: 0 }
     }
 
-    /// Notes that a list begins, which is compared with this one at its end.
+    /// Records the beginning of a list. Its findings replace the current ones at its end.
     pub(super) fn began(&mut self) {
         (self.listed, self.logged) = (Some(BTreeMap::new()), 0);
     }

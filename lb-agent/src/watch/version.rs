@@ -1,4 +1,4 @@
-//! Resource versions: they tell how recent the known state is.
+//! Resource versions, which show how recent the known state is.
 
 /// A resource version. Kubernetes lets clients compare them as numbers. One that is not a number is only passed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl Version {
 #[derive(Debug, Default)]
 pub(super) struct Newest {
     version: Option<Version>,
-    /// The server cannot provide the known state, or has gone back: the next list is whatever it holds now.
+    /// The server cannot provide the known state, or has gone back: the next list takes its current state.
     is_void: bool,
 }
 
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_numbers_and_what_is_none_is_never_older() {
+    fn versions_compare_as_numbers_and_text_is_never_older() {
         assert!(version("9").is_older_than(&version("10")));
         assert!(!version("10").is_older_than(&version("9")));
         assert!(!version("a").is_older_than(&version("9")));

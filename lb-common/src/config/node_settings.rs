@@ -23,8 +23,8 @@ pub struct NodeSettings {
     pub source_port_high: Port,
     /// A random number of this node, so that no other host can predict the identification of its fragmented datagrams.
     pub secret: u32,
-    /// IPv4 source address of a pod that reaches itself. Any pod sends answers to it to its gateway, for no route has
-    /// it.
+    /// IPv4 source address of a pod that reaches itself. Pods send answers to this address to their
+    /// gateway, because no route contains it.
     pub hairpin4: Ip,
     /// The same for IPv6.
     pub hairpin6: Ip,

@@ -207,8 +207,8 @@ const fn write_masquerade(key: &FlowKey, forward: &Flow, pending: &mut Entry) {
 
 /// Ends the flow in `found`, which had the packet's key before, except for its forward entry.
 ///
-/// Where another flow has taken its reply over ([`ports::reserve`]), nothing is left to end: the masquerade entry
-/// beside that reply belongs to the other flow too.
+/// If another flow has taken its reply over ([`ports::reserve`]), there is nothing to remove: the masquerade entry
+/// beside that reply belongs to the other flow as well.
 #[inline(never)]
 fn end_old<T: Flows>(tables: &T, found: &mut Found) {
     let Found { key, flow, opposite, .. } = found;

@@ -111,8 +111,8 @@ pub(super) fn is_from_backend<T: Filters>(tables: &T, tuple: &Tuple) -> bool {
     tables.is_in_use(&tuple.source, tuple.source_port)
 }
 
-/// Whether a pod may be sending straight to a backend, or a client outside may be beginning to. The latter matters only
-/// for backends that flows of this node go to.
+/// Whether a packet may go directly to a backend: any packet of a pod, or the first one of a client outside. The latter
+/// matters only for backends that flows of this node go to.
 #[inline(always)]
 pub(super) fn is_to_backend<T: Filters>(
     tables: &T,

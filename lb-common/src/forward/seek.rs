@@ -127,7 +127,7 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         Class::Answer | Class::Backend | Class::NoService => NONE,
     };
     if located == NONE {
-        // A pod may be sending to a backend by the backend's own address: the filter of all backends is yet to say.
+        // The pod may address a backend directly: the whole path looks into the filter of backends.
         if S::PLAIN && shape.role(*role) == Role::Pod {
             return GIVE_UP;
         }

@@ -92,7 +92,7 @@ impl View {
         matches!(self.protocol, Protocol::ICMP | Protocol::ICMP6)
     }
 
-    /// Whether the packet is whole, and without options or extension headers, as almost all are.
+    /// Whether the packet is no fragment and has no options or extension headers, as most packets.
     #[inline(always)]
     pub const fn is_simple(&self) -> bool {
         self.plain && matches!(self.piece, Piece::Whole)

@@ -54,7 +54,7 @@ impl Copy {
     /// Builds the tests with all mutants that the compiler accepts.
     pub(super) fn build(&self, mutants: &BTreeMap<u32, Mutant>) -> Result<Built> {
         let mut refused = BTreeSet::new();
-        // All files, also those of which the compiler refuses every mutant: they must lose the refused ones.
+        // All files are written, also files without an accepted mutant: they must lose the refused ones.
         let files: BTreeSet<&Path> = mutants.values().map(|mutant| &*mutant.file).collect();
         for _ in 0..BUILDS {
             let left = mutants

@@ -80,7 +80,7 @@ pub(super) fn all(
 fn run(copy: &Copy, built: &Built, number: u32) -> Outcome {
     let status = Command::new("timeout")
         .args([LIMIT.as_ref(), built.tests.as_os_str()])
-        // The same random cases for every mutant, and the first failure ends the run.
+        // Every mutant gets the same random cases, and the first failure ends the run.
         .args(["--quiet", "--test-threads", "1", "-Z", "unstable-options", "--fail-fast"])
         .env("LB_MUTANT", number.to_string())
         .env("RUSTC_BOOTSTRAP", "1")

@@ -65,13 +65,13 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "neighbours",
-        proves: "neighbouring programs, attached before ours for a minute, cost no answer",
+        proves: "neighbouring programs, attached before those of the agent for a minute, cost no answer",
         expected: "3 min",
         work: &[Work::Tests(&["topology_neighbours"])],
     },
     Campaign {
         name: "restart",
-        proves: "100,000 questions while the agent is stopped, killed and replaced: none is lost",
+        proves: "100,000 requests while the agent is stopped, killed and replaced: none is lost",
         expected: "6 min",
         work: &[Work::Tests(&["topology_restart", "topology_restart_under_load"])],
     },
@@ -126,7 +126,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "pods",
-        proves: "500 pods get their programs beside busy threads, 200 lose no first question more than beside kube-proxy, and none \
+        proves: "500 pods get their programs beside busy threads, 200 lose no more first requests than beside kube-proxy, and none \
                  waits for 5,000 Services that change",
         expected: "5 min",
         work: &[Work::Tests(&[
@@ -138,7 +138,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "memory",
         proves: "full tables of the default sizes fit the limit of the manifest: agents that are killed beside them come \
-                 back, lists are answered, and the kernel kills nobody; a full map refuses the newest Service alone",
+                 back, lists are answered, and the kernel kills no process; a full map refuses the newest Service alone",
         expected: "3 min",
         work: &[Work::Tests(&["topology_memory", "topology_capacity"])],
     },

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_code_is_the_figure_of_a_command_without_another() {
+    fn exit_code_is_the_figure_of_a_command_without_figures() {
         assert_eq!(figures("test result: ok. 0 passed; 0 failed\n"), [of("exit code", "0")]);
     }
 
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn process_that_holds_the_output_open_does_not_hold_us() {
+    fn process_that_holds_the_output_open_does_not_block() {
         let (status, said) = shown(Command::new("sh").args(["-c", "sleep 60 & echo $!"])).unwrap();
         assert!(status.success());
         let left = said.trim();

@@ -63,7 +63,7 @@ const BINARIES: [Binary; 5] = [
     },
 ];
 
-/// The files that determine what is built.
+/// The files that determine the built programs.
 const INPUTS: [&str; 4] = ["go.mod", "go.sum", "etcd/go.mod", "etcd/go.sum"];
 
 /// Builds the binaries that are neither in the cache nor in `KUBEBUILDER_ASSETS`.
@@ -125,7 +125,7 @@ fn build(binary: &Binary, source: &Path, directory: &Path) -> Result<()> {
             .arg(binary.package),
         "check that Go reaches its module proxy, and that 3 GB of memory and 5 GB of disk are free",
     )?;
-    // Renamed at the end, so that an interrupted build leaves no binary that a later run would trust.
+    // The binary is renamed at the end, so that an interrupted build leaves no binary that a later run would trust.
     fs::rename(&unfinished, directory.join(binary.name))
         .with_context(|| format!("binary {} in {}", binary.name, directory.display()))
 }

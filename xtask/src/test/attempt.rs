@@ -151,7 +151,7 @@ impl Attempt<'_> {
     /// Kills the rest of the program, waits for it, and for the removal of all resources with its process id.
     fn finish(&self, child: &mut Child) -> Result<(ExitStatus, Option<String>)> {
         let id = child.id();
-        // Also after a regular end, because children must not outlive a test.
+        // The tree is ended also after a regular end, because children must not outlive a test.
         tree::end(id);
         let status = child.wait().context("end of the program of tests")?;
         let left = tree::clean_up(id, &self.sweeper).err();

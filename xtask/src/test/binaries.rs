@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn of_what_cargo_built_only_files_of_tests_are_taken() {
+    fn only_test_binaries_are_taken_from_cargo_messages() {
         let messages = r#"{"reason":"compiler-artifact","manifest_path":"/c/tests/Cargo.toml","target":{"kind":["bin"],"name":"peer"},"executable":"/t/peer"}
 {"reason":"compiler-artifact","manifest_path":"/c/lb/Cargo.toml","target":{"kind":["lib"],"name":"lb"},"executable":null}
 {"reason":"compiler-artifact","manifest_path":"/c/tests/Cargo.toml","target":{"kind":["test"],"name":"prog_run"},"executable":"/t/prog_run-1"}

@@ -112,7 +112,7 @@ pub(super) fn keep(taken: &Times) -> Result<()> {
     let directory = file.parent().context("a file in the cache")?;
     fs::create_dir_all(directory).with_context(|| format!("{}", directory.display()))?;
     let text = serde_json::to_string_pretty(&all)?;
-    // Renamed at the end, because two runs may end at the same time.
+    // The file is renamed at the end, because two runs may end at the same time.
     let unfinished = directory.join(format!("test-seconds.{}", process::id()));
     fs::write(&unfinished, text).with_context(|| format!("{}", unfinished.display()))?;
     fs::rename(&unfinished, &file).with_context(|| format!("{}", file.display()))

@@ -166,7 +166,7 @@ impl ParallelRun<'_> {
         };
         let run = attempt.run()?;
         let Run { log, seconds, cpu, text, .. } = &run;
-        // Printed in one call, because other lanes print as well.
+        // The lines are printed in one call, because other lanes print as well.
         let log = log.display();
         print!("\n  {name} ({seconds:.1} s, CPU {cpu:.1} s, {log})\n{text}");
         Ok(run)

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_name_what_is_not_green() {
+    fn last_lines_name_failed_flaky_and_missing_tests() {
         let mut report = Report { without_root: (5, 0), ..Report::default() };
         report.add("file", &run());
         let mut timed = Timed::new("file");

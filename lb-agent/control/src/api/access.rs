@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn roles_are_what_they_say() {
+    fn each_role_has_its_permissions() {
         let node = Identity::Node("a".into());
         let cases = [
             (&node, "list", ("services", ""), "", true),

@@ -15,7 +15,7 @@ pub(crate) struct Answer {
     pub(crate) code: u16,
     pub(crate) media: &'static str,
     pub(crate) body: Body,
-    /// Sent as `Warning` headers, which kubectl prints.
+    /// Texts of `Warning` headers, which kubectl prints.
     pub(crate) warnings: Vec<String>,
 }
 

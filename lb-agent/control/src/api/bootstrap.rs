@@ -27,7 +27,7 @@ pub async fn bootstrap(server: &Server, port: u16) -> Result<(), Failure> {
         let ready = json!({"type": "Ready", "status": "True", "reason": "", "lastTransitionTime": crate::schema::now(),
             "message": "Kubernetes Service CIDR is ready"});
         let range = json!({"spec": {"cidrs": cidrs}, "status": {"conditions": [ready]}});
-        // The range before the Service, whose address it contains.
+        // The range is created before the Service, because it contains the Service's address.
         ensure(transaction, &wish("servicecidrs", "networking.k8s.io", "")?, "kubernetes", range)?;
         let service = json!({
             "metadata": {"labels": {"component": "apiserver", "provider": "kubernetes"}},

@@ -28,7 +28,7 @@ pub(crate) async fn delete(
     let selector = Selector::of(&query, target.kind)?;
     let options = Options::of(parts, &bytes)?;
     let wish = Wish::new(server, &target, options.is_dry);
-    // One transaction: no object that matches can be created between the list and the deletions.
+    // There is one transaction, so that no object that matches can be created between the list and the deletions.
     let ended = server.store.write(move |transaction| {
         let all = transaction.list(wish.kind.resource, Some(&wish.namespace));
         let matching = all.iter().filter(|it| selector.matches(it));

@@ -55,7 +55,7 @@ pub(crate) async fn create(
     let Write { form, query, validation, wish } =
         Write::of(server, parts, &target, "CreateOptions")?;
     let sent = body::object(parts, &bytes, target.kind, validation)?;
-    // Converted to the stored form before the rules see it.
+    // The object is converted to the stored form before the rules see it.
     let value = rules::kept_form(target.kind, sent.value);
     let made = server.store.write(move |it| make(it, &wish, value)).await?;
     let made = made.map_err(|it| it.warned(&sent.warnings))?;

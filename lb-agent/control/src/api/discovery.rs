@@ -71,7 +71,7 @@ pub(crate) fn discover(parts: &Parts) -> Result<Option<Answer>, Failure> {
         ["openapi", "v3", "apis", name, "v1"] if GROUPS.contains(name) => openapi::document(name),
         _ => return Ok(None),
     };
-    // Only after the path is known: an unknown path is 404 for every method.
+    // The method is checked after the path: an unknown path is 404 for every method.
     if parts.method != hyper::Method::GET && parts.method != hyper::Method::HEAD {
         return Err(Failure::method_not_allowed());
     }

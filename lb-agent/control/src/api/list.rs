@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn statement_96_what_is_asked_of_revisions() {
+    fn statement_96_revisions_and_their_match() {
         assert!(check(None, Some("Exact"), false).is_err_and(|it| it.code == 422));
         assert!(check(Some("0"), Some("Exact"), false).is_err());
         assert!(check(Some("5"), Some("Foo"), false).is_err());

@@ -98,7 +98,7 @@ fn of(kind: &'static Type, wanted: &mut Vec<&'static str>) -> Value {
     }
 }
 
-/// Returns the path of one object and its operations. `fieldValidation` as a parameter of PATCH tells kubectl to leave
+/// Returns the path of one object and its operations. `fieldValidation` as a parameter of PATCH makes kubectl leave
 /// validation to the server.
 fn path(kind: &Kind) -> (String, Value) {
     let root = if kind.group.is_empty() {

@@ -126,7 +126,7 @@ fn one(
     let old = transaction.get(&wish.key(name)).ok_or_else(|| Failure::not_found(kind, name))?;
     let value = patch.apply(table::view(&old, kind), kind.type_name)?;
     let sent = body::known(&Parsed { value, duplicates }, kind, validation)?;
-    // After the patch, because the patch applies to the form that the client reads.
+    // The form is converted after the patch, because the patch applies to the form that the client reads.
     let value = rules::kept_form(kind, sent.value);
     let given = text(&value, "name");
     if given != name || text(&value, "namespace") != wish.namespace {

@@ -1,4 +1,4 @@
-//! `SelfSubjectAccessReview`: tells a client whether it may make a request.
+//! `SelfSubjectAccessReview`: reports to a client whether it may make a request.
 
 use hyper::http::request::Parts;
 use serde_json::{Value, json};

@@ -74,7 +74,7 @@ fn requirement(text: &str) -> Result<Requirement, String> {
     let wrong = || format!("found {text:?}, expected: identifier, '!', '=', '!=', 'in' or 'notin'");
     let made = if let Some(key) = text.strip_prefix('!') {
         Requirement::Absent(key.trim().into())
-    // Before `=`, which is a part of it.
+    // `!=` is searched before `=`, which is a part of it.
     } else if let Some((key, value)) = text.split_once("!=") {
         Requirement::NotIn(key.trim().into(), vec![value.trim().into()])
     } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {

@@ -225,7 +225,7 @@ impl Watching {
             if self.is_over {
                 return None;
             }
-            // Marked as seen before the read, so that a change in between wakes this task again.
+            // The revision is marked as seen before the read, so that a change in between wakes this task again.
             let _seen: u64 = *revisions.borrow_and_update();
             self.read();
             if !self.waiting.is_empty() {

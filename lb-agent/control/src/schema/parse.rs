@@ -106,7 +106,7 @@ impl<'de> Visitor<'de> for Node<'_> {
             if path.len() > 10_000 {
                 return Err(A::Error::custom("too deep"));
             }
-            // Not an error here: `fieldValidation` decides. The last value counts, as in Go.
+            // A duplicate is not an error here: `fieldValidation` decides. The last value counts, as in Go.
             if all.contains_key(&key) {
                 self.duplicates.borrow_mut().push(path.clone());
             }
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stands_twice_is_named_and_the_last_counts() {
+    fn duplicate_keys_are_named_and_the_last_counts() {
         let parsed = json(br#"{"a": {"b": 1, "b": 2}, "c": [{"d": 1, "d": 1}]}"#).unwrap();
         assert_eq!(parsed.duplicates, ["a.b", "c[0].d"]);
         assert_eq!(parsed.value["a"]["b"], 2);

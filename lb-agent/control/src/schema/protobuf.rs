@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_refused() {
+    fn truncated_messages_are_refused() {
         for body in [&b"k8s"[..], b"{}", b"k8s\0\x0a\x05a", b"k8s\0\x80"] {
             assert!(unknown(body).is_err(), "{body:?}");
         }

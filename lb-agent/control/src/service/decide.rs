@@ -79,7 +79,7 @@ pub fn update(
     is_dry: bool,
 ) -> Result<Decision, Refusal> {
     defaults::set(&mut new);
-    // Before the families: they follow from the addresses that the Service keeps.
+    // Addresses are kept before families are chosen, because these follow from them.
     keep::allocated(&mut new, old);
     keep::normalize(&mut new, Some(old));
     families::fill_in(&mut new, Some(old), ranges).map_err(Refusal::Invalid)?;
@@ -92,7 +92,8 @@ pub fn update(
         allocator.health_check(&mut new)?;
     }
     new.status.clone_from(&old.status);
-    // After allocation and before validation, as upstream: a field that the new type does not have would be refused.
+    // Fields are dropped after allocation and before validation, as upstream: a field that the new type does not have
+    // would be refused.
     keep::drop_dependent(&mut new, old);
     let mut causes = meta::validate(&new.metadata, true, meta::path_segment);
     causes.extend(meta::validate_update(&new.metadata, &old.metadata));

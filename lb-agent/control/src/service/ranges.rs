@@ -23,7 +23,7 @@ pub enum RangeError {
     Ports(String),
 }
 
-/// Tells which addresses and ports are booked.
+/// Shows which addresses and ports are booked.
 pub trait Taken {
     /// Reports whether a Service has this address.
     fn has_address(&self, address: IpAddr) -> bool;

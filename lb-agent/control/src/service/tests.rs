@@ -1,4 +1,4 @@
-//! The rules for Services. The numbers in the names of tests only tell the rules apart.
+//! The rules for Services. The numbers in the names of tests only distinguish the rules.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;

@@ -19,7 +19,7 @@ const AFFINITY_MOST: i32 = 86_400;
 
 /// Returns the faults of an object whose defaults and allocations are filled in.
 pub(crate) fn service(new: &Service, old: Option<&Service>) -> Vec<Cause> {
-    // In upstream's order, because clients print the causes in the order of the list.
+    // Causes are in upstream's order, because clients print the causes in the order of the list.
     let mut causes = topology(new);
     causes.extend(ports::presence(new));
     causes.extend(kind(new));

@@ -130,7 +130,8 @@ impl File {
                     (change.kind as u8, change.at, key.as_str(), before, &*change.object.json);
                 drop(history.insert(change.revision, row).map_err(written)?);
             }
-            // In the same transaction, so that after a crash the history matches the number that says where it begins.
+            // This is in the same transaction, so that after a crash the history matches the number that says where it
+            // begins.
             history.retain_in(..=forget, |_, _| false).map_err(written)?;
             let mut numbers = transaction.open_table(NUMBERS).map_err(written)?;
             if let Some(last) = batch.changes.last() {

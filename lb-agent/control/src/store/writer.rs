@@ -10,7 +10,7 @@ use super::state::State;
 use super::transaction::{Batch, Transaction};
 use super::{Error, Retention};
 
-/// Called with the result of the commit.
+/// A function that is called with the result of the commit.
 pub(super) type Reply = Box<dyn FnOnce(Result<(), Error>) + Send>;
 /// A transaction; returns whether its changes are to be stored, and the function to call after the commit.
 pub(super) type Job = Box<dyn FnOnce(&mut Transaction<'_>) -> (bool, Reply) + Send>;
@@ -63,7 +63,7 @@ impl Writer {
             let _: u64 = self.published.send_replace(revision);
         }
         for reply in replies {
-            // Only now: a client must not learn of a change that a crash could still undo.
+            // The reply comes only after the commit: a client must not learn of a change that a crash could still undo.
             reply(written.clone());
         }
     }

@@ -60,7 +60,7 @@ fn start_counting(
     sink: impl Write + Send + 'static,
     lost: &'static AtomicU64,
 ) -> io::Result<(Lines, LastLines)> {
-    // Bounded: a reader that has stopped must not make the agent's memory grow.
+    // The queue is bounded: a reader that has stopped must not make the agent's memory grow.
     let (to, from) = sync_channel(WAITING);
     drop(thread::Builder::new().name("log".to_owned()).spawn(move || write(sink, &from, lost))?);
     Ok((Lines { to: to.clone(), lost }, LastLines(to)))
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_stopped_holds_up_nobody() {
+    fn stopped_reader_does_not_block_logging() {
         static LOST_HERE: AtomicU64 = AtomicU64::new(0);
         let (ours, _nobody_reads) = UnixStream::pair().expect("a pair");
         let (lines, flush) = start_counting(ours, &LOST_HERE).expect("a thread");
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_logged_is_written_at_the_end() {
+    fn queued_lines_are_written_at_the_end() {
         static LOST_HERE: AtomicU64 = AtomicU64::new(0);
         let mut file = tempfile::tempfile().expect("a file");
         let sink = file.try_clone().expect("a file");

@@ -40,7 +40,7 @@ pub struct Run {
     /// Maximum entries of a map, for example FLOWS=1048576 (FLOWS4 and FLOWS6 each); repeatable.
     #[arg(long, value_name = "MAP=ENTRIES", value_parser = size)]
     pub map_size: Vec<(String, u32)>,
-    /// Log packets, one line each.
+    /// Log packets, one line for each packet.
     #[arg(long, value_name = "WHICH", value_enum, default_value = "off")]
     pub packet_log: PacketLog,
     /// Configuration file: KubeProxyConfiguration, optionally followed by AgentConfiguration.
@@ -49,7 +49,6 @@ pub struct Run {
     /// kube-proxy's flags.
     #[command(flatten)]
     pub proxy: ProxyFlags,
-    /// How to log.
     #[command(flatten)]
     pub log: Log,
 }

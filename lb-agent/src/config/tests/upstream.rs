@@ -20,7 +20,7 @@ fn listeners_are_of_the_family_of_a_files_bind_address() {
 }
 
 #[test]
-fn what_is_empty_is_not_set_and_truth_is_written_as_go_reads_it() {
+fn empty_flags_are_unset_and_booleans_read_as_in_go() {
     let plain = flags(&[]).unwrap();
     let empty =
         ["--kubeconfig=", "--config=", "--master=", "--bind-address=", "--hostname-override="];
@@ -115,7 +115,7 @@ fn kube_proxys_flags_count_without_a_file() {
     ])
     .unwrap();
     assert_eq!(config.healthz.value, None);
-    assert_eq!(config.masquerade.value, Masquerade::KubeProxy, "masqueradeAll asks for it");
+    assert_eq!(config.masquerade.value, Masquerade::KubeProxy, "masqueradeAll requires it");
     assert!(config.localhost_node_ports.value);
     assert_eq!(config.timeouts, Timeouts::default(), "zero leaves it alone");
     assert_eq!(config.warnings.len(), 3, "{:?}", config.warnings);
@@ -130,7 +130,7 @@ fn kube_proxys_flags_count_without_a_file() {
 }
 
 #[test]
-fn a_flag_for_all_flows_wins_over_what_the_file_has_of_one_family() {
+fn flag_for_all_flows_overrides_file_sizes_of_one_family() {
     let file = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n\
                 mapSizes: {FLOWS4: 2048, flows6: 1024, AFFINITY: 512}\n";
     let sizes = |given: &[&str]| with(given, file).unwrap().sizes().into_iter().collect::<Vec<_>>();
@@ -149,7 +149,7 @@ fn a_flag_for_all_flows_wins_over_what_the_file_has_of_one_family() {
 }
 
 #[test]
-fn a_file_makes_kube_proxys_flags_void_but_not_ours() {
+fn file_disables_flags_of_kube_proxy_but_not_of_the_agent() {
     let given =
         ["--hostname-override", "b", "--cluster-cidr", "10.0.0.0/8", "--map-size", "flows=8"];
     let given = [&given[..], &["--proxy-mode", "ipvs", "--masquerade-all"]].concat();

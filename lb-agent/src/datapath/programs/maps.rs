@@ -44,7 +44,7 @@ impl MapPins {
         let mut restored = 0;
         for (path, map, id) in &self.maps {
             match syscall::open_pin(path).and_then(|it| syscall::map_id(it.as_fd())) {
-                // Compared by id, because another program may have put a map of its own there.
+                // Maps are compared by id, because another program may have put a map of its own there.
                 Ok(found) if found == *id => continue,
                 Ok(_) => remove_pin(path)?,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -60,7 +60,7 @@ fn connect(
     for &name in names {
         let program = ebpf.program(name).ok_or(Error::NoObject)?;
         let fd = fd(program).map_err(|source| Error::Program { name, source })?;
-        // A handle of its own, because the array below borrows the object.
+        // The descriptor is duplicated, because the array below borrows the object.
         programs.push(fd.try_clone().map_err(pin(Path::new(name)))?);
     }
     let map: &mut Map = ebpf.map_mut(array).ok_or(Error::NoObject)?;

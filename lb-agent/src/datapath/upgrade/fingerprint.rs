@@ -28,8 +28,8 @@ pub fn is_of_another_build(dir: &Path) -> bool {
     others(&layout).is_ok_and(|others| !others.is_empty())
 }
 
-/// Renames a layout that another build left under our name. Two builds may give one name to different layouts; under
-/// another name it is taken over as what it is, another layout.
+/// Renames a layout that another build left under our name. Two builds may use one name for different layouts. Under a
+/// new name the other build's maps are taken over like those of any other layout.
 pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
     // Counters with another meaning are just reset.
@@ -39,7 +39,7 @@ pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let Some(name) = names.into_iter().find(|name| !name.exists()) else { return Ok(()) };
     let renamed = fs::rename(&ours, &name);
     renamed.map_err(|source| Error::Pin { path: ours, source })?;
-    info!(map = shape.name, name = %name.display(), "maps of another build have other contents; moving them aside");
+    info!(map = shape.name, name = %name.display(), "maps of another build have another format; directory renamed");
     Ok(())
 }
 
@@ -68,7 +68,7 @@ pub(in crate::datapath) fn record(layout: &Path) -> Result<(), Error> {
     let recorded = list(&layout.join(MEANINGS))?;
     for shape in &SHAPES {
         let entry = entry(layout, shape);
-        // The record of a map that was removed.
+        // This record is about a map that was removed.
         for old in recorded.iter().filter(|old| **old != entry && is_about(old, shape)) {
             remove(old)?;
         }
@@ -122,21 +122,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_recorded_is_recognized_and_what_another_build_left_gets_another_name() {
+    fn recorded_maps_are_recognized_and_foreign_ones_renamed() {
         let directory = tempfile::tempdir().unwrap();
         let (dir, layout) = (directory.path(), directory.path().join(LAYOUT));
         let flows = Shape::of("FLOWS6").unwrap();
-        assert!(!is_same(&layout, flows), "nothing says so");
+        assert!(!is_same(&layout, flows), "there is no record");
         record(&layout).unwrap();
         record(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
-        // A fingerprint of another build for a map that does not exist: nothing to take over.
+        // A fingerprint of another build is about a map that does not exist, so there is nothing to take over.
         let other = layout.join(MEANINGS).join("FLOWS6-0123456789abcdef");
         fs::rename(entry(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         record(&layout).unwrap();
         assert!(is_same(&layout, flows) && !other.exists());
-        // The same, and the map exists.
+        // Now the map exists as well.
         fs::rename(entry(&layout, flows), &other).unwrap();
         fs::create_dir_all(layout.join("maps/FLOWS6")).unwrap();
         fs::create_dir(dir.join("v0")).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         assert!(layout.join("maps/COUNTERS").exists(), "this build counts the same");
         let other = layout.join(MEANINGS).join("COUNTERS-0123456789abcdef");
         fs::rename(entry(&layout, Shape::of("COUNTERS").unwrap()), other).unwrap();
-        assert!(is_of_another_build(dir), "nobody reads them by our names");
+        assert!(is_of_another_build(dir), "our names would be wrong for them");
         set_aside(dir).unwrap();
         forget_counters(&layout).unwrap();
         assert!(!layout.join("maps/COUNTERS").exists() && layout.join("maps/FLOWS6").exists());

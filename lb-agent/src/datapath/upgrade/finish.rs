@@ -50,7 +50,7 @@ impl Datapath {
                 "some late entries of the previous layout were not copied"
             );
         }
-        // The programs first: they still answer from these maps.
+        // The programs are detached first: they still translate answers with these maps.
         handover::forget(&links)?;
         self.replaced.iter().try_for_each(Replaced::forget)?;
         self.replaced.clear();

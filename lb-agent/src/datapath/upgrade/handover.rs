@@ -7,8 +7,8 @@
 //! rest on. A packet that ours translated matches no frontend and no flow of the others. The exception is a backend
 //! that is itself a frontend: until the old programs go, a new connection to it may be translated twice.
 //!
-//! Where mostly requests arrive, on interfaces of pods, ours take over at once, by one update. Of the answers there (to
-//! the pod itself, and to this host) those are lost whose flow is not in a map that both share.
+//! On interfaces of pods, which carry mostly requests, one update of the link replaces the program. Answers there (to
+//! the pod itself, and to this host) are lost if their flow is not in a shared map.
 
 use std::fs;
 use std::io;
@@ -22,9 +22,9 @@ use crate::datapath::role::{Direction, Role};
 /// The link that a program is attached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::datapath) enum LinkMode {
-    /// In the link that an earlier run left, in place of its program.
+    /// The link that an earlier run left; the program replaces that run's program.
     Reused,
-    /// In a new link, beside the one that an earlier run left.
+    /// A new link beside the one that an earlier run left.
     New,
 }
 
@@ -86,7 +86,7 @@ mod tests {
     use crate::datapath::pins;
 
     #[test]
-    fn what_stays_beside_is_still_of_its_device() {
+    fn link_that_was_moved_aside_belongs_to_its_interface() {
         let directory = tempfile::tempdir().unwrap();
         let link = pins::of_device(directory.path(), 7, Direction::Egress);
         fs::write(&link, "").unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn only_where_answers_pass_both_are_there() {
+    fn both_programs_are_attached_only_where_answers_pass() {
         let mode = |role, direction| LinkMode::at_device(role, direction, true);
         assert_eq!(mode(Role::Pod, Direction::Ingress), LinkMode::Reused);
         assert_eq!(mode(Role::Pod, Direction::Egress), LinkMode::New);

@@ -17,7 +17,7 @@ fn fingerprint() -> u64 {
 }
 
 #[test]
-fn the_layout_moves_with_what_maps_hold() {
+fn layout_changes_with_the_contents_of_maps() {
     let now = (LAYOUT, fingerprint());
     assert_eq!(
         now, COMMITTED,

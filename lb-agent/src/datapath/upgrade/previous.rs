@@ -50,7 +50,7 @@ impl Previous {
             } else if let Err(error) = remove(&layout) {
                 warn!(
                     error = crate::chain(&error),
-                    "leftovers of another version could not be removed; they do no harm"
+                    "pins of another version could not be removed; harmless"
                 );
             }
         }
@@ -189,9 +189,9 @@ mod tests {
         make(&ours("7-egress"));
         assert!(Previous::find(dir).unwrap().is_some(), "its programs are attached");
         fs::rename(other.join("links/connect4"), dir.join(ours("recvmsg4-old"))).unwrap();
-        assert!(Previous::find(dir).unwrap().is_some(), "its programs are in links of ours");
+        assert!(Previous::find(dir).unwrap().is_some(), "its programs are in links of this layout");
         fs::remove_file(dir.join(ours("recvmsg4-old"))).unwrap();
-        assert!(Previous::find(dir).unwrap().is_none() && !other.exists(), "nobody writes there");
+        assert!(Previous::find(dir).unwrap().is_none() && !other.exists(), "no program uses it");
         assert!(dir.join(ours("7-egress")).exists());
     }
 

@@ -1,4 +1,4 @@
-//! Which connection a new one displaces.
+//! The connections that new ones displace.
 
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -25,7 +25,7 @@ const OF_ALL: usize = 12;
 const OF_ONE: usize = 4;
 
 #[tokio::test]
-async fn who_is_new_pushes_out_the_oldest_of_its_own_service_first() {
+async fn new_connection_displaces_the_oldest_of_its_own_service() {
     let connections = Connections::bounded(OF_ALL, OF_ONE);
     let of_other = idle(&connections, 1, "192.0.2.1", false);
     let mut all: Vec<_> = (0..OF_ONE).map(|_| idle(&connections, 0, "192.0.2.1", false)).collect();
@@ -35,7 +35,7 @@ async fn who_is_new_pushes_out_the_oldest_of_its_own_service_first() {
 }
 
 #[tokio::test]
-async fn who_is_new_pushes_out_the_oldest_of_all_where_all_places_are_taken() {
+async fn full_table_displaces_the_oldest_connection_of_all() {
     let connections = Connections::bounded(OF_ALL, OF_ONE);
     let mut all = Vec::new();
     for of in 0..OF_ALL / OF_ONE {
@@ -62,7 +62,7 @@ async fn a_source_with_many_pushes_out_its_own() {
 }
 
 #[tokio::test]
-async fn of_many_sources_those_that_have_not_asked_go_first() {
+async fn sources_without_a_request_are_displaced_first() {
     let connections = Connections::bounded(4, 4);
     let probes = [1, 2].map(|n| idle(&connections, 0, &format!("192.0.2.{n}"), true));
     let mut silent = [3, 4].map(|n| idle(&connections, 0, &format!("192.0.2.{n}"), false));
@@ -86,7 +86,7 @@ async fn few_of_a_source_are_not_more_than_one_of_each_silent_source() {
 
 /// A probe that was accepted a moment ago is not treated as a silent client.
 #[tokio::test]
-async fn who_came_a_moment_ago_is_not_displaced_by_the_next() {
+async fn just_accepted_connection_is_not_displaced_by_the_next() {
     let connections = Connections::bounded(2, 2);
     let kept_alive = idle(&connections, 0, "192.0.2.1", true);
     let task = tokio::spawn(std::future::pending::<()>());
@@ -98,7 +98,7 @@ async fn who_came_a_moment_ago_is_not_displaced_by_the_next() {
 }
 
 #[tokio::test]
-async fn who_has_ended_takes_no_place() {
+async fn ended_connection_takes_no_place() {
     let connections = Connections::bounded(OF_ALL, OF_ONE);
     let first = idle(&connections, 0, "192.0.2.1", false);
     for _ in 0..2 * OF_ONE {

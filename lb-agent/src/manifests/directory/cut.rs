@@ -40,7 +40,7 @@ pub(super) enum Spec {
     ServiceCidr(Box<str>, Vec<IpNet>),
 }
 
-/// Reduces one object. `None` if it has no name, is another node, or is a slice that no proxy serves.
+/// Reduces one object. `None` if it has no name, is the object of a different node, or is a slice that no proxy serves.
 pub(super) fn cut(
     object: Object,
     node: &str,
@@ -113,7 +113,7 @@ mod tests {
 
     /// Contract 1.3: both have the name of the port as their key, which an API server sets where it is missing.
     #[test]
-    fn a_port_without_a_name_is_one_whose_name_is_empty() {
+    fn missing_port_name_equals_the_empty_name() {
         for name in ["", "name: null, ", "name: ~, ", "name: \"\", "] {
             let text = format!(
                 "{{apiVersion: v1, kind: Service, metadata: {{name: web}}, \

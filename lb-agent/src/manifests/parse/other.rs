@@ -52,7 +52,7 @@ impl Other {
         let is_ours = READ.iter().any(|(version, _)| group(version) == group(&self.api_version));
         let written = self.kind.to_lowercase();
         let resembles = |kind: &str| {
-            // One wrong letter in a short name, two in a long one.
+            // A short name may have one wrong letter, a long one two.
             levenshtein(&written, &kind.to_lowercase()) <= (kind.len() / 3).min(2)
         };
         READ.into_iter().find(|(_, kind)| is_ours && resembles(kind))
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_kinds_are_distinguished_from_those_of_others() {
+    fn misspelt_kinds_are_distinguished_from_foreign_ones() {
         for (version, kind, expected) in [
             ("v1", "Servcie", "Service"),
             ("v1", "service", "Service"),

@@ -68,7 +68,7 @@ metadata:
 }
 
 #[test]
-fn kinds_of_no_use_are_ignored() {
+fn unused_kinds_are_ignored() {
     let text = "\
 apiVersion: apps/v1
 kind: Deployment

@@ -107,7 +107,8 @@ impl Loopback {
         if Self::recorded(record).is_some() {
             return Ok(());
         }
-        // Written whole or not at all: an empty file on a full disk would stand for values that cannot be restored.
+        // The file is written whole or not at all: an empty file on a full disk would stand for values that cannot be
+        // restored.
         let write = || {
             let next = record.with_extension("next");
             record.parent().map_or(Ok(()), fs::create_dir_all)?;
@@ -150,7 +151,7 @@ mod tests {
         assert!(!CLOSED.opened(false).route_localnet);
         assert!(CLOSED.opened(true).route_localnet);
         let before = Loopback { route_localnet: true, ..CLOSED };
-        assert!(before.opened(false).route_localnet, "somebody else wants it");
+        assert!(before.opened(false).route_localnet, "an operator may need it");
     }
 
     #[test]

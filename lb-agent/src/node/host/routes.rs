@@ -46,7 +46,7 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
     let there = list(handle).await?;
     // A route that the kernel refuses takes no other one away. The first error is reported.
     let mut result = Ok(());
-    // Deleted first: a route with another source has the same key as the one that replaces it.
+    // Old routes are deleted first: a route with another source has the same key as the one that replaces it.
     for network in stale(&there, &wanted) {
         result = result.and(delete(handle, network).await);
     }
@@ -58,7 +58,7 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
         }
         result = result.and(added);
     }
-    // The rules last, so that the table is complete when packets are looked up in it.
+    // The rules are added last, so that the table is complete when packets are looked up in it.
     for (version, is_needed) in FAMILIES.into_iter().zip([
         wanted.iter().any(|(network, _)| network.addr().is_ipv4()),
         wanted.iter().any(|(network, _)| network.addr().is_ipv6()),
@@ -90,7 +90,7 @@ pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     for version in FAMILIES {
         for rule in rules(handle, &version).await? {
             any = true;
-            // Rules first, so that no packet is looked up in a table that is being emptied.
+            // Rules are removed first, so that no packet is looked up in a table that is being emptied.
             let deleted = handle.rule().del(rule).execute().await;
             deleted.map_err(|error| Error::Netlink("remove a rule", error))?;
         }

@@ -69,7 +69,7 @@ fn named(view: &View, node: &Identity) -> Vec<(String, Role)> {
 }
 
 #[test]
-fn devices_are_known_by_what_they_are() {
+fn each_kind_of_interface_has_its_role() {
     let expected = [
         ("lo", Role::Host),
         ("eth0", Role::External),
@@ -96,7 +96,7 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     assert_eq!(role(&view, &node(), "eth1"), Some(Role::External));
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth1"), None);
-    // A route to a network on the link: the node's addresses are on `lo`.
+    // The interface has only a route to a network on its link; the node's addresses are on `lo`.
     view.routed.forget(9);
     view.routed.networks.insert(9);
     view.links.get_mut(&9).unwrap().is_up = true;
@@ -162,7 +162,7 @@ fn a_bridge_leads_outside_by_ports_that_are_no_pods() {
 }
 
 #[test]
-fn what_is_routed_by_and_has_no_programs_is_a_problem() {
+fn routed_interface_without_programs_is_a_problem() {
     let external = Identity { external: vec!["eth0".parse().unwrap()], ..node() };
     let problems = unserved(&view(), &external);
     let about =
@@ -201,7 +201,7 @@ fn a_netkit_in_mode_l3_is_a_problem_once() {
 }
 
 #[test]
-fn what_packets_begin_with_says_which_programs_read_them() {
+fn first_header_of_packets_selects_the_programs() {
     let mut view = view();
     let tunnel = |index, name, head| Link { head, ..link(index, name, LinkKind::Tunnel) };
     for link in [
@@ -221,7 +221,7 @@ fn what_packets_begin_with_says_which_programs_read_them() {
 
 /// A VRF has an address of its own, but frames to its members never have that address.
 #[test]
-fn a_member_of_a_vrf_is_what_it_would_be_without_it() {
+fn member_of_a_vrf_has_the_same_role_as_without_it() {
     let mut view = view();
     let vrf = Link { hardware: Some([9; 6]), ..link(30, "vrf-blue", LinkKind::Other) };
     view.links.insert(30, vrf);
@@ -268,7 +268,7 @@ fn sources_prefer_the_device_then_the_node_then_any() {
     assert_eq!((of("veth1").bridge, of("cali1").bridge), (3, 0));
     assert_eq!(of("veth1").flags, Device::LOCAL_CLIENTS | Device::POD | Device::PEER);
     let flags = Device::LOCAL_CLIENTS | Device::POD;
-    assert_eq!(of("cali1").flags, flags, "where its other end is nobody says");
+    assert_eq!(of("cali1").flags, flags, "the namespace of its peer is unknown");
 }
 
 #[test]
@@ -331,7 +331,7 @@ fn node_ports_are_served_on_the_primary_address_or_on_all() {
 
 /// A packet that the program of a VLAN has translated leaves by the interface below.
 #[test]
-fn interface_below_another_is_marked() {
+fn lower_interface_of_a_vlan_is_marked() {
     let carries = |view: &View| -> Vec<String> {
         let of = |it: &Assignment| it.device.flags & Device::CARRIES != 0;
         assignments(view, &node()).into_iter().filter(of).map(|it| it.name).collect()

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_events_ask_for_a_list() {
+    fn dropped_events_cause_a_new_list() {
         let overrun = || {
             let payload = NetlinkPayload::<RouteNetlinkMessage>::Overrun(Vec::new());
             NetlinkMessage::new(NetlinkHeader::default(), payload)

@@ -1,4 +1,5 @@
-//! Lists all routes, of which a router may have a million, in a separate task, so that no link waits for it.
+//! Lists all routes in a separate task, because a router may have a million routes and link events must not wait for
+//! the list.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -66,7 +67,7 @@ impl Routes {
         }
         let Some(source) = self.due.take() else { return };
         let handle = handle.clone();
-        // In a task of its own: events are applied while the list is read.
+        // The list is read in a task of its own; events are applied meanwhile.
         let task = tokio::spawn(async move { RoutedInterfaces::list(&handle).await });
         self.listing = Some(Listing { task, source, before: known.clone() });
         self.began = Some(Instant::now());

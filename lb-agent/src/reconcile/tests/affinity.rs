@@ -47,7 +47,7 @@ fn clients_are_forgotten_with_their_service() {
     assert_eq!(forgotten(&ops), ids);
     let left: Vec<_> =
         world.maps.services.values().map(|left| (left.flags, left.affinity)).collect();
-    assert_eq!(left, [(Flags::DRAINING, 0)], "the frontend that drains remembers nobody");
+    assert_eq!(left, [(Flags::DRAINING, 0)], "the draining frontend has no affinity");
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn a_newer_service_does_not_push_an_older_one_out() {
 }
 
 #[test]
-fn a_port_that_would_not_fit_even_alone_sends_nobody_away() {
+fn port_that_exceeds_the_map_displaces_no_other() {
     let mut world = World::new(Limits { backends: 4, ..LIMITS });
     world.plan(vec![tcp(2, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(1, &[(1, 2), (2, 2), (3, 2), (4, 2)])]);
@@ -71,7 +71,7 @@ fn a_service_alone_in_a_full_map_still_changes() {
 
 #[test]
 fn many_at_once_take_no_more_than_there_is_and_the_oldest_come_first() {
-    // Each takes its entry and the marker of its address. Ages are 0 for 3 and 6, 1 for 1 and 4, 2 for 2 and 5.
+    // Each Service takes its entry and the marker of its address. Ages are 0 for 3 and 6, 1 for 1 and 4, 2 for 2 and 5.
     let mut world = World::new(Limits { services: 9, ..LIMITS });
     world.plan((1..=6).map(|number| tcp(number, &[(number, 2)])).collect());
     assert_eq!(served(&world), ["s1", "s3", "s4", "s6"].map(String::from).into());

@@ -70,7 +70,7 @@ impl Maps {
         }
         let row = |id: &u32| {
             let row = self.backends[*id as usize];
-            assert_eq!(row.service, service.id, "row {id} is another's");
+            assert_eq!(row.service, service.id, "row {id} belongs to another service");
             assert_ne!(row.epoch, 0);
             Endpoint::new(row.ip, row.port)
         };

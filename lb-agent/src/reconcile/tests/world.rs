@@ -123,7 +123,7 @@ impl World {
         for (frontend, service) in &self.maps.services {
             let flags = [Flags::ADDRESS, Flags::DRAINING];
             let stands = flags.iter().any(|flag| service.flags.has(*flag));
-            assert!(stands || expected.contains_key(frontend), "{frontend:?} is asked for");
+            assert!(stands || expected.contains_key(frontend), "{frontend:?} is not expected");
         }
     }
 

@@ -36,35 +36,35 @@ fn veth(index: u32) -> Link {
 }
 
 #[test]
-fn tc_knows_before_any_device_has_the_program_and_until_none_has_it() {
+fn tc_setting_precedes_the_first_xdp_and_outlasts_the_last() {
     let (mut kernel, mut accelerator) = (Kernel::default(), Accelerator::default());
     let [first, second] = [veth(1), veth(2)];
     let native = Acceleration::Native;
     assert!(!accelerator.may_be_on());
 
     assert!(!accelerator.apply(native, &[&first, &second], &mut kernel, false));
-    assert!(kernel.has.is_empty(), "attached though tc does not know");
-    assert!(accelerator.may_be_on() && accelerator.waits(), "nobody tells tc");
+    assert!(kernel.has.is_empty(), "attached before tc expects XDP");
+    assert!(accelerator.may_be_on() && accelerator.waits(), "tc does not expect XDP yet");
 
     assert!(accelerator.apply(native, &[&first, &second], &mut kernel, true));
     assert_eq!(kernel.has.len(), 2);
     assert!(accelerator.may_be_on() && !accelerator.waits());
 
     accelerator.apply(native, &[&second], &mut kernel, true);
-    assert!(accelerator.may_be_on(), "one has it still");
+    assert!(accelerator.may_be_on(), "one interface still has it");
     accelerator.apply(native, &[], &mut kernel, true);
     assert!(kernel.has.is_empty() && !accelerator.may_be_on());
 }
 
 #[test]
-fn tc_knows_of_what_an_earlier_run_left_until_it_is_off() {
+fn xdp_of_an_earlier_run_counts_until_it_is_detached() {
     let mut kernel = Kernel { has: [1, 7].into(), ..Kernel::default() };
     let mut accelerator = Accelerator::after(&kernel);
     assert!(accelerator.may_be_on());
     let off = Acceleration::Off;
     accelerator.apply(off, &[&veth(1)], &mut kernel, true);
     assert_eq!(kernel.has, [7].into());
-    assert!(accelerator.may_be_on(), "it is on a device that is not external any more");
+    assert!(accelerator.may_be_on(), "an interface that is no longer external has it");
     kernel.has.clear();
     accelerator.apply(off, &[&veth(1)], &mut kernel, true);
     assert!(!accelerator.may_be_on());
@@ -72,7 +72,7 @@ fn tc_knows_of_what_an_earlier_run_left_until_it_is_off() {
 }
 
 #[test]
-fn another_name_of_a_device_is_a_change() {
+fn renamed_interface_is_a_change() {
     let (mut kernel, mut accelerator) = (Kernel::default(), Accelerator::default());
     let off = Acceleration::Off;
     assert!(accelerator.apply(off, &[&veth(1)], &mut kernel, true));
@@ -82,7 +82,7 @@ fn another_name_of_a_device_is_a_change() {
 }
 
 #[test]
-fn tc_does_not_learn_what_no_device_takes() {
+fn refused_xdp_is_not_announced_to_tc() {
     let mut kernel =
         Kernel { refuses: [(1, "its driver does not support XDP")].into(), ..Kernel::default() };
     let mut accelerator = Accelerator::default();
@@ -93,19 +93,19 @@ fn tc_does_not_learn_what_no_device_takes() {
     let mut accelerator = Accelerator::default();
     for tc_knows in [false, true] {
         accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, tc_knows);
-        assert_eq!(accelerator.may_be_on(), !tc_knows, "a driver that cannot is asked once");
+        assert_eq!(accelerator.may_be_on(), !tc_knows, "a driver without XDP is tried once");
     }
 }
 
 #[test]
-fn tc_knows_while_the_program_may_come_back() {
+fn tc_setting_stays_on_while_xdp_may_return() {
     let mut kernel = Kernel { refuses: [(1, OCCUPIED)].into(), ..Kernel::default() };
     let mut accelerator = Accelerator::default();
     accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, true);
-    assert!(accelerator.may_be_on(), "who is in the way may go");
+    assert!(accelerator.may_be_on(), "the program in the way may be detached");
     kernel.refuses.clear();
     accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, true);
-    assert!(accelerator.lose(1, "somebody took it off".to_owned()));
+    assert!(accelerator.lose(1, "detached by another program".to_owned()));
     kernel.refuses = [(1, "it cannot be had now")].into();
     accelerator.apply(Acceleration::Native, &[&veth(1)], &mut kernel, true);
     assert!(accelerator.may_be_on(), "it is tried again");

@@ -21,7 +21,7 @@ impl Acceleration {
         Self { accelerator: Accelerator::after(datapath), has_changed: false }
     }
 
-    /// Attaches XDP to the interfaces that can have it, once tc knows.
+    /// Attaches XDP to the interfaces that can have it, once tc expects packets from XDP.
     pub(super) fn apply(
         &mut self,
         setting: config::Acceleration,
@@ -44,7 +44,7 @@ impl Acceleration {
         self.accelerator.may_be_on()
     }
 
-    /// Reports whether an interface waits for tc to know.
+    /// Reports whether an interface waits until tc expects packets from XDP.
     pub(super) const fn waits(&self) -> bool {
         self.accelerator.waits()
     }

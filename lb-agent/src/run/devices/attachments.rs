@@ -180,8 +180,8 @@ impl Attachments {
         }
     }
 
-    /// Attaches programs to the interfaces that were recreated with the same index, if no event told of that. It takes
-    /// RTNL twice for each interface, and new pods wait for the same lock.
+    /// Attaches programs to the interfaces that were recreated with the same index, if no event reported it. The check
+    /// takes RTNL twice for each interface, and new pods wait for the same lock.
     fn attach_made_anew(&mut self, maps: &mut Maps, numbers: &Numbers) {
         for device in self.attached.extract(|index| self.datapath.forget_if_another(index)) {
             self.attach(device, maps, numbers);
@@ -198,7 +198,7 @@ impl Attachments {
         }
     }
 
-    /// Removes the links and the row of an interface. A failure of one does not keep the other.
+    /// Removes the links and the row of an interface. A failure of one does not prevent the removal of the other.
     fn forget(&mut self, index: u32, maps: &mut Maps) -> Result<(), String> {
         self.attached.forget_flags(index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
@@ -265,7 +265,7 @@ impl Attachments {
     }
 
     /// Reports whether every interface that should have programs has them, or has refused them for long, and no other
-    /// has.
+    /// interface has any.
     pub(super) fn is_complete(&self) -> bool {
         self.is_pruned && self.failed.are_old(Instant::now())
     }

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_refuses_for_long_is_a_problem_until_it_has_programs_or_is_gone() {
+    fn lasting_refusal_of_programs_is_a_problem_until_resolved() {
         let (mut failures, began) = (Failures::default(), Instant::now());
         assert!(failures.record(7, "eth0", "no memory", began));
         assert!(!failures.are_old(began) && failures.problems(began).is_empty());

@@ -4,7 +4,7 @@ use super::*;
 use crate::reconcile::Limits;
 
 #[test]
-fn what_could_not_be_written_is_written_when_it_can_be() {
+fn state_file_is_written_once_its_directory_is_usable() {
     let directory = tempfile::tempdir().unwrap();
     let pins = directory.path().join("pins");
     let mut state = State::at(Path::new("nowhere"), "node-a", ViewHealth::default());
@@ -24,7 +24,7 @@ fn what_could_not_be_written_is_written_when_it_can_be() {
     assert!(state.is_due());
     state.write_now(&reconciler, Vec::new(), &[]);
     assert!(state.path.exists(), "though nothing changed");
-    assert!(!state.is_due(), "nothing is to be said");
+    assert!(!state.is_due(), "there is nothing to write");
     // The directory is removed, and nothing changes.
     fs::remove_dir_all(&pins).unwrap();
     state.write_sync();

@@ -66,7 +66,7 @@ fn writer(capacity: usize) -> Writer<Small> {
 fn an_entry_that_is_refused_costs_only_its_own_service() {
     let (mut writer, numbers) = (writer(2), Numbers::default());
     writer.write(vec![put(1), put(2), put(3), put(2)], &numbers);
-    assert!(writer.is_done(), "nobody waits for it");
+    assert!(writer.is_done(), "no operation waits for it");
     assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [3]);
     assert!(!writer.retry(&numbers), "still no room");
     writer.write(vec![Op::RemoveService { frontend: frontend(1) }], &numbers);
@@ -80,7 +80,7 @@ fn source(number: u8) -> Op {
 }
 
 #[test]
-fn what_one_map_refuses_keeps_nothing_from_another() {
+fn refusal_of_one_map_does_not_block_the_others() {
     let (mut writer, numbers) = (writer(1), Numbers::default());
     writer.write(vec![put(1)], &numbers);
     writer.maps.is_broken = true;
@@ -92,7 +92,7 @@ fn what_one_map_refuses_keeps_nothing_from_another() {
 }
 
 #[test]
-fn what_is_served_stays_until_the_map_takes_what_replaces_it() {
+fn served_entry_stays_until_its_replacement_is_written() {
     let (mut writer, numbers) = (writer(2), Numbers::default());
     writer.write(vec![source(1), put(1)], &numbers);
     writer.maps.is_short = true;
@@ -101,10 +101,10 @@ fn what_is_served_stays_until_the_map_takes_what_replaces_it() {
     let Op::PutSource { bits, source } = source(1) else { panic!("a source") };
     writer.write(vec![new, Op::RemoveSource { bits, source }], &numbers);
     assert_eq!(writer.maps.services[&frontend(1)], 1, "as it was");
-    assert!(writer.maps.sources == 1, "what is served still needs it");
+    assert!(writer.maps.sources == 1, "the served entry still needs it");
     assert!(
         writer.is_done() && !writer.is_up_to_date(),
-        "nobody waits, and nothing is given to others"
+        "no operation waits, and nothing is reused"
     );
     assert_eq!(writer.unwritten().into_iter().map(|(id, _)| id).collect::<Vec<_>>(), [7]);
     writer.write(vec![put(2)], &numbers);
@@ -115,14 +115,14 @@ fn what_is_served_stays_until_the_map_takes_what_replaces_it() {
 }
 
 #[test]
-fn a_new_entry_that_is_refused_keeps_nothing_from_being_given_out_again() {
+fn refused_new_entry_does_not_block_reuse() {
     let (mut writer, numbers) = (writer(0), Numbers::default());
     writer.write(vec![put(1)], &numbers);
     assert!(writer.is_up_to_date() && writer.unwritten().len() == 1);
 }
 
 #[test]
-fn everybody_has_a_turn_where_many_are_refused() {
+fn every_refused_entry_is_retried_in_turn() {
     let (mut writer, numbers) = (writer(0), Numbers::default());
     let number = |number: u16| {
         let [high, low] = number.to_be_bytes();
@@ -145,7 +145,7 @@ fn everybody_has_a_turn_where_many_are_refused() {
 }
 
 #[test]
-fn what_is_not_wanted_any_more_is_not_tried_again() {
+fn removed_entry_is_not_retried() {
     let (mut writer, numbers) = (writer(1), Numbers::default());
     writer.write(vec![put(1), put(2)], &numbers);
     writer.write(vec![Op::RemoveService { frontend: frontend(2) }], &numbers);
@@ -155,7 +155,7 @@ fn what_is_not_wanted_any_more_is_not_tried_again() {
 }
 
 #[test]
-fn what_belongs_to_all_holds_the_rest_up() {
+fn refused_settings_block_all_later_entries() {
     let (mut writer, numbers) = (writer(1), Numbers::default());
     writer.maps.is_broken = true;
     writer.write(vec![Op::PutSettings(Box::default()), put(1)], &numbers);

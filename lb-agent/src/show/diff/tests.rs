@@ -54,7 +54,7 @@ fn held(before: Vec<Change>, changes: Vec<Change>) -> Actual {
 }
 
 #[test]
-fn where_things_lie_is_no_difference() {
+fn position_in_the_maps_is_no_difference() {
     let actual = held(vec![asked("other", &[9])], vec![asked("web", &[2, 3])]);
     let wanted = vec![asked("web", &[2, 3]), asked("other", &[9])];
     assert_eq!(compare(LIMITS, wanted, &actual, &StateFile::default()), []);

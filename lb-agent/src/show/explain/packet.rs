@@ -22,7 +22,7 @@ pub(super) fn first(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             packet.extend([0x08, 0x00, 0x45, 0]);
             packet.extend((20 + length).to_be_bytes());
-            // Identification 0, the flag "don't fragment", no offset.
+            // The identification is 0, the flag "don't fragment" is set, and there is no offset.
             packet.extend([0, 0, 0x40, 0, HOPS, protocol.0, 0, 0]);
             packet.extend(from.octets());
             packet.extend(to.octets());
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_as_a_kernel_would_write_it() {
+    fn first_packet_equals_a_datagram_of_the_fixtures() {
         let asks = [["10.1.0.5:40000", "10.96.0.10:80"], ["[fd00::1]:40000", "[fd00::2]:80"]];
         for (protocol, transport, payload) in [
             (Protocol::TCP, Transport::Tcp(tcp::SYN), &[][..]),

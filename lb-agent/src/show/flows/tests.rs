@@ -24,7 +24,7 @@ fn every_entry_of_a_flow_is_found_by_its_ends() {
 }
 
 #[test]
-fn phases_follow_what_both_directions_showed() {
+fn phase_follows_the_tcp_flags_of_both_directions() {
     let [none, open, fin, rst] = [Shown::NOTHING, Shown::ESTABLISHED, Shown::FIN, Shown::RST];
     let cases = [
         (Protocol::TCP, none, Some(none), "opening"),

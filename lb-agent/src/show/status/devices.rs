@@ -18,7 +18,7 @@ use crate::syscall::device_name;
 pub(super) fn lines(text: &mut String, maps: &Maps, links: &Path) -> Result<bool, Error> {
     let mut are_attached = true;
     let mut devices = maps.devices()?;
-    // External interfaces first: a node can have hundreds of pods.
+    // External interfaces come first: a node can have hundreds of pods.
     devices.sort_by_key(|(index, device)| (device.flags & Device::POD, *index));
     for (index, device) in devices {
         let role = role(&device);
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_role_is_what_was_written_down_whoever_counts_as_a_pod() {
+    fn role_does_not_depend_on_local_clients() {
         let role = |flags| role(&Device { flags, ..Device::default() });
         assert_eq!(role(Device::LOCAL_CLIENTS), "external");
         assert_eq!(role(Device::POD), "pod");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_says_in_which_family_its_route_chooses() {
+    fn line_of_an_interface_names_families_with_source_by_route() {
         let of = |flags| choice(&Device { flags, ..Device::default() });
         assert_eq!(of(Device::LOCAL_CLIENTS | Device::PEER), "");
         assert!(of(Device::SOURCES4).starts_with(" (IPv4: or by route"));

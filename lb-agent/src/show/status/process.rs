@@ -74,23 +74,23 @@ mod tests {
 
     /// The directory is gone, and the lock with it: the test itself plays the agent.
     #[test]
-    fn an_agent_whose_directory_was_removed_runs_still() {
+    fn agent_with_a_removed_directory_counts_as_running() {
         let directory = tempfile::tempdir().unwrap();
         let gone = directory.path().join("gone");
         let state_file = StateFile { pid: std::process::id(), ..StateFile::default() };
         assert_eq!(running(&gone, &state_file), Some(state_file.pid));
-        assert_eq!(running(directory.path(), &state_file), None, "nobody holds the lock");
+        assert_eq!(running(directory.path(), &state_file), None, "no process holds the lock");
         assert_eq!(running(&gone, &StateFile { pid: 1, ..StateFile::default() }), None);
-        assert_eq!(running(&gone, &StateFile::default()), None, "nobody ever wrote a state");
+        assert_eq!(running(&gone, &StateFile::default()), None, "no state was ever written");
         let said = |error| alone(&gone, &state_file, error).unwrap();
         let missing = format!("/gone/{LAYOUT}: missing");
         assert!(said(OpenError::NoDatapath(gone.clone())).contains(&missing));
         let other = alone(&gone, &state_file, OpenError::OtherBuild(gone.clone()));
         assert!(
             matches!(other, Err(Error::Open(OpenError::OtherBuild(_)))),
-            "its maps mean something else"
+            "its maps have another format"
         );
-        let nobody = alone(&gone, &StateFile::default(), OpenError::NoDatapath(gone.clone()));
-        assert!(matches!(nobody, Err(Error::Open(OpenError::NoDatapath(_)))));
+        let stopped = alone(&gone, &StateFile::default(), OpenError::NoDatapath(gone.clone()));
+        assert!(matches!(stopped, Err(Error::Open(OpenError::NoDatapath(_)))));
     }
 }

@@ -65,7 +65,7 @@ impl ClusterIps {
                 None => {}
             }
         }
-        // Only manifests can lack it: the API server allocates an address.
+        // Only manifests can lack the address: the API server allocates one.
         if list.iter().all(String::is_empty) {
             findings.wrong(
                 "spec.clusterIP",

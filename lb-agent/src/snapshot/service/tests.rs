@@ -23,7 +23,7 @@ fn shown(ips: &[IpAddr]) -> Vec<String> {
 }
 
 #[test]
-fn ip_families_say_which_cluster_ip_is_whose() {
+fn ip_families_assign_the_cluster_ips() {
     let spec = service(json!({
         "clusterIP": "fd00::1", "clusterIPs": ["fd00::1", "10.0.0.1"],
         "ipFamilies": ["IPv6", "IPv4"],
@@ -40,7 +40,7 @@ fn a_service_without_ip_families_has_the_family_of_its_cluster_ip() {
 }
 
 #[test]
-fn a_cluster_ip_of_another_family_than_named_is_not_served() {
+fn cluster_ip_of_the_wrong_family_is_not_served() {
     let spec =
         service(json!({ "clusterIPs": ["10.0.0.1", "10.0.0.2"], "ipFamilies": ["IPv4", "IPv6"] }));
     assert_eq!((spec.cluster.v4, spec.cluster.v6), (address("10.0.0.1"), None));
@@ -130,7 +130,7 @@ fn each_bad_port_is_named_and_the_good_ones_stay() {
 }
 
 #[test]
-fn external_ips_that_are_nobodys_are_left_out() {
+fn unusable_external_ips_are_left_out() {
     let spec = service(json!({
         "clusterIP": "10.0.0.1",
         "externalIPs": ["198.51.100.01", "host", "0.0.0.0", "::", "127.0.0.1", "fe80::1", "2001:db8::1"],
@@ -140,7 +140,7 @@ fn external_ips_that_are_nobodys_are_left_out() {
 }
 
 #[test]
-fn only_vips_of_the_load_balancer_are_ours() {
+fn only_ingress_addresses_in_mode_vip_are_served() {
     let spec = object(json!({
         "metadata": { "namespace": "default", "name": "web" },
         "spec": { "type": "LoadBalancer", "clusterIP": "10.0.0.1" },

@@ -104,7 +104,7 @@ fn a_flow_lives_as_long_as_either_direction_is_seen() {
 fn a_packet_before_its_entry_goes_keeps_the_flow() {
     for flow in over() {
         let all = flow.len();
-        // Before the entry is read, and before it is taken.
+        // The packet comes before the entry is read, and before it is taken.
         for call in 0..3 {
             assert_eq!(left(&flow, call), all, "before call {call}: {flow:?}");
         }
@@ -141,7 +141,7 @@ fn a_masquerade_without_its_flow_goes() {
 
 /// The source of a flow that lost its reply entry belongs to another flow by now.
 #[test]
-fn a_flow_that_goes_leaves_the_answers_of_another() {
+fn removed_flow_leaves_the_reply_entry_of_its_successor() {
     let mut flow = masqueraded(400);
     let Some((_, answers)) = flow.last_mut() else { panic!("four entries") };
     answers.to.destination_port = lb_common::addr::Port::new(1);

@@ -80,7 +80,7 @@ fn take(tracker: &mut Tracker, programmed: &mut BTreeMap<ServiceName, Translated
 
 proptest! {
     #[test]
-    fn what_was_given_out_is_what_the_objects_ask_for(steps in prop::collection::vec(step(), 0..60)) {
+    fn incremental_changes_add_up_to_the_final_state(steps in prop::collection::vec(step(), 0..60)) {
         let (mut tracker, mut fresh) = (synced(), synced());
         let mut programmed = BTreeMap::new();
         for step in &steps {

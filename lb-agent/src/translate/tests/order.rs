@@ -66,7 +66,7 @@ proptest! {
     }
 
     #[test]
-    fn plans_keep_their_promises(slices in slices(), internal: bool, external: bool) {
+    fn plans_satisfy_their_invariants(slices in slices(), internal: bool, external: bool) {
         let spec = spec(internal, external);
         let refs: Vec<_> = slices.iter().collect();
         for plan in service(&spec, &refs, &here()).ports {

@@ -117,7 +117,7 @@ async fn the_master_must_be_a_whole_address() {
     }
 }
 
-/// With the newline that `echo` writes at the end.
+/// The file ends with a newline, as `echo` writes it.
 #[tokio::test]
 async fn a_token_that_is_replaced_in_its_file_is_used() {
     let (directory, server) = (tempfile::tempdir().expect("a directory"), taking("first").await);
@@ -136,7 +136,7 @@ async fn a_token_that_is_replaced_in_its_file_is_used() {
 
 /// The plugin fails at first, then prints a token that is accepted, and later is run again for the next one.
 #[tokio::test]
-async fn a_credential_plugin_is_asked_again_when_it_fails_and_after_a_401() {
+async fn credential_plugin_runs_again_after_a_failure_and_a_401() {
     let (directory, server) = (tempfile::tempdir().expect("a directory"), taking("first").await);
     let (plugin, token) = (directory.path().join("plugin"), directory.path().join("token"));
     let answer = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}"#;

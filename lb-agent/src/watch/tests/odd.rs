@@ -1,4 +1,4 @@
-//! Servers with unexpected responses: what is kept, what is requested next, and what is reported.
+//! Servers with unexpected responses: kept objects, next requests, and reports.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -80,7 +80,7 @@ async fn watches_that_end_at_once_wait_longer_each_time_and_are_called_an_outage
 }
 
 #[tokio::test]
-async fn watches_that_bring_something_are_asked_for_again_at_once() {
+async fn watch_that_brought_events_restarts_without_delay() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", 0) => Answer::list("Service", &["a"], 5),
         ("services", count @ 1..50) => {
@@ -90,7 +90,7 @@ async fn watches_that_bring_something_are_asked_for_again_at_once() {
     });
     let pace = Pace { first: Duration::from_mins(1), most: Duration::from_mins(1), ..QUICK };
     let mut run = run_at(script, None, ListMode::AtOnce, pace);
-    // One delay would be longer than this may take.
+    // A single delay would be longer than the time limit.
     assert_eq!(run.events(Kind::Service, 52).await.len(), 52);
 }
 
@@ -187,7 +187,7 @@ async fn an_outage_makes_each_kind_stale_at_once_and_a_wait_is_obeyed() {
 }
 
 #[tokio::test]
-async fn one_stray_refusal_does_not_mean_whole_lists_for_ever() {
+async fn single_refusal_does_not_disable_pages_for_good() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", 0) => Answer::status(400, "BadRequest", "a stray one"),
         ("services", 1) => Answer::list("Service", &["a"], 5),
@@ -257,6 +257,6 @@ async fn one_forgotten_place_is_a_new_list_soon_even_after_an_outage() {
     let mut run = run_at(script, None, ListMode::AtOnce, pace);
     assert_eq!(run.events(Kind::Service, 6).await.len(), 6);
     let times = times.lock().expect("no panic").clone();
-    // Eleven failures have doubled the other pause to two seconds, of which it takes at least half.
+    // Eleven failures have doubled the other pause to two seconds, and at least half of it is waited.
     assert!(times[13] - times[12] < Duration::from_secs(1), "{times:?}");
 }

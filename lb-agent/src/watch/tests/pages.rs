@@ -12,7 +12,7 @@ fn page(name: &str, next: &str) -> Answer {
 }
 
 #[tokio::test]
-async fn a_page_that_breaks_off_is_asked_for_again_and_no_other() {
+async fn only_the_truncated_page_is_requested_again() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", 0) => page("a", "second"),
         ("services", 1) => Answer::Broken,
@@ -28,7 +28,7 @@ async fn a_page_that_breaks_off_is_asked_for_again_and_no_other() {
 
 /// Its pages expire each time on a connection that needs more time than the server keeps them.
 #[tokio::test]
-async fn a_list_whose_pages_were_forgotten_is_read_in_one_piece() {
+async fn list_with_expired_pages_is_read_in_one_piece() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", 0) => page("a", "second"),
         ("services", 1) => Answer::status(410, "Expired", "the continue token is too old"),

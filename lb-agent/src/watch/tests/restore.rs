@@ -57,7 +57,7 @@ async fn a_probe_that_shows_nothing_older_costs_no_list() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", 0) => Answer::list("Service", &["a"], 5),
         ("services", 1) => Answer::Broken,
-        // As new as what was known at the request; the event may come before it.
+        // The list is as new as the state that was known at the request; the event may come before it.
         ("services", 3) if asked.probes() => Answer::list("Service", &["a"], 5),
         ("services", 2) => Answer::stream(&[("MODIFIED", "Service", "a", 6)]),
         _ => Answer::Hang,

@@ -42,7 +42,7 @@ impl Asked {
         self.has("watch=true")
     }
 
-    /// Reports whether the request only asks for the version of what the store holds.
+    /// Reports whether the request only reads the store's resource version.
     pub(super) fn probes(&self) -> bool {
         is_probe(&self.uri)
     }
@@ -58,7 +58,7 @@ fn is_probe(uri: &Uri) -> bool {
 }
 
 pub(super) enum Answer {
-    /// Nothing, ever.
+    /// The server never responds.
     Hang,
     /// No connection.
     Broken,

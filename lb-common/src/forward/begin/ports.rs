@@ -93,7 +93,8 @@ pub(in crate::forward) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) 
     search.has_begun = true;
     // Where the client may use its port to talk to the backend directly, both replies would have one tuple (ADR 0013).
     let may_keep = is_first
-        && (begin.port_stays || !is_pods_question(settings, *role, &key.tuple.source, choice))
+        && (begin.port_stays
+            || !is_remote_pods_request(settings, *role, &key.tuple.source, choice))
         && !tables.is_direct(hash::whole(&pair.forward.to, key.protocol));
     let reservation = if may_keep {
         keep(tables, settings, pair, search)
@@ -171,12 +172,12 @@ fn shift<T: Tables>(
     Ok(reservation)
 }
 
-/// Whether a pod of another node is the client, and a backend of this node the destination, by an external frontend.
+/// Whether a pod of another node reaches a backend of this node through an external frontend.
 ///
 /// The pod's own node may translate another connection from the same port, by a ClusterIP, to the very same backend,
 /// and that connection never gets a flow on this node.
 #[inline(never)]
-fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choice) -> bool {
+fn is_remote_pods_request(settings: &Settings, role: Role, source: &Ip, choice: &Choice) -> bool {
     role == Role::External
         && choice.service.flags.has(Flags::EXTERNAL)
         && choice.backend.flags & Backend::LOCAL != 0
@@ -186,18 +187,18 @@ fn is_pods_question(settings: &Settings, role: Role, source: &Ip, choice: &Choic
 /// Puts the reply under its key, unless another flow has that key: see [`add_reply`].
 ///
 /// A reply of the same flow counts as success: of two first packets at once, on two CPUs, the later one takes the port
-/// that the earlier one found. A tuple that netfilter uses counts as a protected flow's; with `asks_own`, so does one
-/// that a connection of this node uses.
+/// that the earlier one found. A tuple that netfilter uses counts as a
+/// protected flow's. With `checks_own`, so does the tuple of a connection of this node.
 #[inline(always)]
 fn take<T: Flows + Filters>(
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
-    asks_own: bool,
+    checks_own: bool,
 ) -> Result<Reservation, DropReason> {
     let answers = &pair.reply.key;
     if inherited::has_answers(tables, settings, answers)
-        || asks_own && direct::has_answers(tables, settings, answers)
+        || checks_own && direct::has_answers(tables, settings, answers)
     {
         // The occupant is no flow of this data path: it cannot be displaced, and is never idle.
         (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);
@@ -322,8 +323,8 @@ fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> bool {
 
 /// Which port of the range to try first.
 ///
-/// Each port of one client leads to another port of the range: the backend remembers each connection for a minute
-/// (`TIME_WAIT`), and takes a new one from the same port only when its client is the same.
+/// Each port of one client leads to another port of the range, because a backend in `TIME_WAIT` (a minute) accepts a new
+/// connection from the same port only from the same client.
 #[inline(always)]
 const fn wish(tuple: &Tuple, protocol: Protocol) -> u32 {
     // Half of the bits of the hash, so that adding the port does not wrap.

@@ -2,8 +2,8 @@
 //! other (ADR 0021).
 //!
 //! It needs `shortCuts: on`, and takes whole and plain packets that a router would forward, and that came by the
-//! interface behind which the kernel knows their source. The first packet of a flow goes through the stack. So does a
-//! packet without a next hop, translated as usual: a packet whose translation belongs to egress is translated there.
+//! interface behind which the kernel knows their source. The first packet of a flow goes through the stack. A packet
+//! without a next hop goes through the stack as well, and is translated where it is without a bypass.
 
 use crate::config::{Device, Settings};
 use crate::event::Event;

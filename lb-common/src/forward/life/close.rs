@@ -96,8 +96,9 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
 ///
 /// A recorded number proves a later RST or FIN of the other end. So a number far from the last one counts only in a
 /// segment whose sequence number is what the other end expects: otherwise one forged segment in the name of each
-/// end would end a flow. Between ends that both send faster than [`PROGRESS`] a tick the record may stay an old one; then a RST of
-/// theirs shortens the life of their flow to a keep-alive interval.
+/// end would end a flow. If both ends send more than
+/// [`PROGRESS`] in a tick, the record may be out of date; then a genuine RST shortens the life of the flow to a
+/// keep-alive interval.
 #[inline(never)]
 pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
     packet: &P,
@@ -120,7 +121,7 @@ pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
 ///
 /// The flow and its other direction are in `found`. Acknowledgements are recorded once a tick, so a genuine RST in the
 /// middle of fast traffic is not proven either. It shortens the life of its flow to a keep-alive interval. `behind`:
-/// how far the number may be behind the acknowledgement, as the number of a FIN is that is sent again with data.
+/// how far the number may be behind the acknowledgement, as in a FIN that is retransmitted together with data.
 #[inline(always)]
 fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> bool {
     let (flow, opposite) = (&found.flow, &found.opposite.flow);

@@ -83,7 +83,7 @@ pub(in crate::forward) fn record_outside<T: Clock + Filters + Flows + Node>(
     tables.put_direct(hash::whole(&headers.key.tuple, headers.key.protocol));
 }
 
-/// Removes the flow of the reply in `found.answers`, with all entries that are its own. The entry that was found
+/// Removes the flow of the reply in `found.answers`, with all entries of that flow. The entry that was found
 /// becomes its forward entry, as far as the keys of the others derive from that.
 #[inline(always)]
 fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) {
@@ -211,7 +211,8 @@ pub(in crate::forward) fn may_be_recorded(
         && settings.node.may_be_own(&tuple.source)
 }
 
-/// Whether it has: from a port for translated sources, only connections to possible backends matter.
+/// Whether [`record_own`] has something to record. From a port for translated sources, only connections to possible
+/// backends matter.
 #[inline(always)]
 pub(in crate::forward) fn is_recorded<T: Filters>(
     tables: &T,

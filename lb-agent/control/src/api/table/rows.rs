@@ -184,7 +184,7 @@ fn service(value: &Value, name: &str, age: &str) -> Vec<Value> {
 fn pod(value: &Value, name: &str, age: &str) -> Vec<Value> {
     let of = |path: &str| value.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let all = of_list(value, "/spec/containers").count();
-    // By the condition of the Pod: either all containers count as ready, or none.
+    // The condition of the Pod decides: either all containers count as ready, or none.
     let ready = if condition(value, "Ready") == Some("True") { all } else { 0 };
     let is_ending = value.pointer("/metadata/deletionTimestamp").is_some();
     let status = if is_ending { "Terminating" } else { of("/status/phase") };

@@ -78,7 +78,7 @@ fn statement_70_one_number_serves_both_protocols() {
 }
 
 #[test]
-fn statement_71_one_number_asked_twice() {
+fn statement_71_one_number_requested_twice() {
     let ports = json!([{"port": 1, "name": "a", "nodePort": 30_001}, {"port": 2, "name": "b", "nodePort": 30_001}]);
     let text = refusal(Cluster::dual().create(&json!({"type": "NodePort", "ports": ports})));
     assert_eq!(

@@ -13,7 +13,7 @@ fn balanced() -> Value {
 }
 
 #[test]
-fn statement_45_the_same_yaml_keeps_what_was_given() {
+fn statement_45_the_same_yaml_keeps_allocated_values() {
     let mut cluster = Cluster::dual();
     let yaml = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local", "ipFamilyPolicy": "RequireDualStack",
         "ports": [{"port": 80, "name": "a"}, {"port": 81, "name": "b"}]});
@@ -126,7 +126,7 @@ fn statement_51_the_health_check_port_is_one_for_as_long_as_it_is_needed() {
 }
 
 #[test]
-fn statements_33_52_leaving_load_balancer_clears_what_belongs_to_it() {
+fn statements_33_52_change_of_type_clears_load_balancer_fields() {
     let mut cluster = Cluster::dual();
     let mut old = cluster.create(&balanced()).unwrap();
     old.status.load_balancer.ingress =

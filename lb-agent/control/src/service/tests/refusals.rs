@@ -132,7 +132,7 @@ fn statement_27_two_of_anything_are_not_single() {
 }
 
 #[test]
-fn statement_28_what_the_cluster_lacks() {
+fn statement_28_families_that_the_cluster_lacks() {
     let refused = |more: Value| refusal(Cluster::single().create(&web_with(more)));
     assert_eq!(
         refused(json!({"ipFamilyPolicy": "RequireDualStack"})),

@@ -4,7 +4,7 @@ use super::*;
 
 /// The first end of a new pair is announced alone; the pair belongs to a pod once one end has left.
 #[test]
-fn a_veth_whose_pair_is_not_complete_is_no_pods() {
+fn veth_has_no_role_until_its_peer_has_left() {
     let mut view = view();
     let first = Link { peer: Some(0), is_up: false, ..link(30, "tmp1", LinkKind::Veth) };
     drop(view.links.insert(30, first));
@@ -15,9 +15,9 @@ fn a_veth_whose_pair_is_not_complete_is_no_pods() {
     assert_eq!(role(&view, &node(), "veth9"), Some(Role::Pod));
 }
 
-/// As on a node that is a container itself: its uplinks are veths.
+/// A node that is a container itself has veths as uplinks.
 #[test]
-fn a_veth_that_carries_another_card_is_no_pods() {
+fn veth_that_carries_an_uplink_is_no_pod_interface() {
     let mut view = view();
     let veth = Link { elsewhere: Some(0), peer: Some(7), ..link(30, "eth2", LinkKind::Veth) };
     drop(view.links.insert(30, veth));
@@ -28,7 +28,7 @@ fn a_veth_that_carries_another_card_is_no_pods() {
     view.addresses.push(address(31, "172.21.0.1"));
     assert_eq!(role(&view, &node(), "eth2"), None);
     assert_eq!(role(&view, &node(), "eth2.7"), Some(Role::External));
-    // The port of a bond, which may not be up yet.
+    // The veth is the port of a bond, which may not be up yet.
     drop(view.links.remove(&31));
     drop(view.links.insert(32, Link { is_up: false, ..link(32, "bond0", LinkKind::Bond) }));
     view.links.get_mut(&30).unwrap().controller = Some(32);
@@ -43,7 +43,7 @@ fn a_veth_that_carries_another_card_is_no_pods() {
 }
 
 #[test]
-fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
+fn peer_namespace_determines_the_role_of_a_second_veth() {
     let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
     let mut view = view();
     // The other end of `veth1` is in a pod, in the namespace with id 4.
@@ -51,7 +51,7 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     drop(view.links.insert(30, second));
     view.addresses.push(address(30, "172.20.0.1"));
     assert_eq!(role(&view, &ranges("10.244.0.0/24"), "veth1b"), Some(Role::Pod));
-    assert!(ambiguous(&view, &node()).is_empty(), "its other end says it");
+    assert!(ambiguous(&view, &node()).is_empty(), "its peer decides");
     // On a node that is a container itself, both uplinks end in the same namespace.
     let card = view.links.get_mut(&2).unwrap();
     (card.kind, card.elsewhere) = (LinkKind::Veth, Some(0));
@@ -59,11 +59,11 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
     drop(view.links.insert(31, second));
     assert_eq!(role(&view, &node(), "eth2"), Some(Role::Pod), "nothing is routed by it");
     view.routed.gateways.insert(31);
-    assert_eq!(role(&view, &node(), "eth2"), Some(Role::External), "nobody says where pods are");
+    assert_eq!(role(&view, &node(), "eth2"), Some(Role::External), "networks of pods are unknown");
     view.addresses.push(address(31, "172.21.0.1"));
     view.links.get_mut(&31).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth2"), None, "down, with a network: nothing yet");
-    // The second uplink as the port of a bridge, which has the network.
+    // The second uplink is now the port of a bridge, which has the network.
     view.addresses.pop();
     view.routed.forget(31);
     view.links.get_mut(&31).unwrap().controller = Some(32);
@@ -77,7 +77,7 @@ fn the_other_end_of_a_veth_tells_what_a_second_one_is() {
 fn a_veth_with_a_network_is_an_uplink_or_ambiguous() {
     let mut view = view();
     view.addresses.push(address(5, "172.20.0.1"));
-    assert_eq!(ambiguous(&view, &node()), ["cali1"], "nobody says where pods are");
+    assert_eq!(ambiguous(&view, &node()), ["cali1"], "networks of pods are unknown");
     let ranges = |text: &str| Identity { pod_ranges: vec![text.parse().unwrap()], ..node() };
     let role = |node: &Identity| {
         let all = assignments(&view, node);

@@ -28,7 +28,7 @@ fn each_fact_is_a_line() {
 }
 
 #[test]
-fn a_refusal_says_what_would_have_to_change() {
+fn refusal_names_a_remedy() {
     let name = "shop/web:http".to_owned();
     for (verdict, words) in [
         (Verdict::TurnedRound(Turn::NoBackend), "kubectl -n shop get endpointslices"),

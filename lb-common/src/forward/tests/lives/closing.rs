@@ -253,7 +253,7 @@ fn what_ends_is_not_protected_and_what_one_end_closed_is() {
     assert_eq!(exchange.protected(), 0);
 }
 
-/// The tuple of its answers is another flow's by now, whose packets are none of this one's.
+/// The reply entry now belongs to another flow, whose packets must not keep the first one alive.
 #[test]
 fn entry_of_another_flow_keeps_no_flow_alive() {
     let exchange = Exchange::udp();
