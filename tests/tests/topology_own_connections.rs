@@ -9,7 +9,7 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
-use lb_tests::traffic::{Ask, Failure, Kept, Protocol};
+use lb_tests::traffic::{Answer, Ask, Failure, Kept, Protocol};
 use serde_json::{Value, json};
 
 in_both_shapes!(
@@ -22,8 +22,12 @@ in_both_shapes!(
 
 /// `NodePorts` of Services with a local, a remote, and no backend.
 const TAKEN: [u16; 3] = [30_080, 30_081, 30_082];
-/// A port that becomes a `NodePort` later.
+/// The port of an external IP that is an address of the node.
+const EXTERNAL: u16 = 25_070;
+/// Ports that become a `NodePort`, a `NodePort` without endpoints, and the port of an external IP later.
 const LATER: u16 = 30_085;
+const LATER_WITHOUT: u16 = 30_086;
+const LATER_EXTERNAL: u16 = 25_071;
 
 fn rig(shape: Shape) -> Result<Rig> {
     rig_of(Topology::builder(shape), "off")
@@ -38,7 +42,10 @@ fn rig_of(builder: Builder, acceleration: &str) -> Result<Rig> {
     let near = service("near", 10, near)?.pods(&[rig.pod(0, 0)?]);
     let far = service("far", 11, far)?.pods(&[rig.pod(1, 0)?]);
     let none = service("none", 12, none)?;
-    [near, far, none].iter().try_for_each(|service| rig.manifests().apply(service))?;
+    let own = rig.node(0)?.addresses().both();
+    let external = Service::new("external", 14)?.port(EXTERNAL, TARGET).external_ips(&own);
+    let external = external.pods(&[rig.pod(0, 0)?]);
+    [near, far, none, external].iter().try_for_each(|service| rig.manifests().apply(service))?;
     let config = rig.configuration(&format!("acceleration: '{acceleration}'"))?;
     rig.start_agents(&[&config])?;
     Ok(rig)
@@ -93,11 +100,12 @@ fn node_talks_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()
 fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
     for flow in matrix() {
         let [near, far, none] = TAKEN;
-        for port in [near, far, none] {
+        for port in [near, far, none, EXTERNAL] {
             drop(kept(rig, rig.node(0)?, flow, Some(port))?);
         }
         is_served(rig, flow, near, rig.pod(0, 0)?)?;
         is_served(rig, flow, far, rig.pod(1, 0)?)?;
+        is_served(rig, flow, EXTERNAL, rig.pod(0, 0)?)?;
     }
     Ok(())
 }
@@ -186,7 +194,7 @@ fn masqueraded_pods_talk_to_a_server_outside_from_node_ports_that_xdp_serves() -
 
 fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
     let node = rig.node(0)?;
-    for port in TAKEN {
+    for port in TAKEN.into_iter().chain([EXTERNAL]) {
         // A CNI plugin with random ports chooses such a port from time to time.
         masquerade(rig, rig.client(), &port.to_string())?;
         for (family, protocol) in matrix() {
@@ -199,18 +207,39 @@ fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
 }
 
 fn connection_outlives_that_its_port_becomes_a_node_port(shape: Shape) -> Result<()> {
-    let rig = rig(shape)?;
+    connection_outlives_new_frontends(&rig(shape)?)
+}
+
+#[test]
+fn connection_outlives_that_its_port_becomes_a_node_port_that_xdp_serves() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
+    connection_outlives_new_frontends(&rig_of(builder, "native")?)
+}
+
+fn connection_outlives_new_frontends(rig: &Rig) -> Result<()> {
     let mut flows = Vec::new();
-    for flow in matrix() {
-        flows.push((flow, kept(&rig, rig.node(0)?, flow, Some(LATER))?));
+    for port in [LATER, LATER_WITHOUT, LATER_EXTERNAL] {
+        for flow in matrix() {
+            flows.push((flow, kept(rig, rig.node(0)?, flow, Some(port))?));
+        }
     }
+    let own = rig.node(0)?.addresses();
     let later = Service::new("later", 13)?.port(80, TARGET).node_port(LATER);
-    let later = later.pods(&[rig.pod(0, 0)?]);
-    rig.manifests().apply(&later)?;
+    let without = Service::new("without", 15)?.port(80, TARGET).node_port(LATER_WITHOUT);
+    let external = Service::new("later-external", 16)?.port(LATER_EXTERNAL, TARGET);
+    let external = external.external_ips(&own.both()).pods(&[rig.pod(0, 0)?]);
+    rig.manifests().apply(&later.pods(&[rig.pod(0, 0)?]))?;
+    rig.manifests().apply(&without)?;
+    rig.manifests().apply(&external)?;
     for (family, protocol) in matrix() {
         // From another node, towards which no flow is kept.
-        let question = Ask::new(protocol, rig.node(0)?.addresses().socket(family, LATER));
-        until(rig.node(1)?, question, |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
+        let other = rig.node(1)?;
+        let to = |port| Ask::new(protocol, own.socket(family, port));
+        for port in [LATER, LATER_EXTERNAL] {
+            until(other, to(port), |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
+        }
+        let is_refused = |it: &Result<Answer, Failure>| *it == Err(Failure::Refused);
+        until(other, to(LATER_WITHOUT), is_refused)?;
     }
     for (flow, kept) in flows {
         for _ in 0..3 {
