@@ -49,7 +49,7 @@ mod upkeep;
 mod writer;
 
 use agent::Agent;
-pub use desired::{Intent, intent};
+pub use desired::{DesiredState, desired_state};
 use devices::Devices;
 use early_drops::EarlyDrops;
 pub use error::{End, Error};

@@ -129,14 +129,14 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
 pub(crate) fn diff(options: &Diff) -> Result<ExitCode> {
     let config = Config::load(&options.run)?;
     let runtime = tokio::runtime::Runtime::new().context("start the runtime")?;
-    let intent = runtime.block_on(run::intent(&options.run, &config))?;
+    let desired = runtime.block_on(run::desired_state(&options.run, &config))?;
     runtime.shutdown_timeout(GOODBYE);
-    for problem in intent.problems {
+    for problem in desired.problems {
         writeln!(io::stderr(), "warning: {problem}").context("write")?;
     }
-    let (text, is_same) = show::diff::diff(&config.bpf_dir.value, intent.changes, options.format)?;
+    let (text, is_same) = show::diff::diff(&config.bpf_dir.value, desired.changes, options.format)?;
     print(&text)?;
-    Ok(match (intent.is_whole, is_same) {
+    Ok(match (desired.is_whole, is_same) {
         (true, true) => ExitCode::SUCCESS,
         (true, false) => ExitCode::from(FINDING),
         // The source was read only in part, so the other Services cannot be compared.

@@ -36,7 +36,7 @@ names! {
         Malformed = "malformed", "truncated or inconsistent header: left to the stack";
         UnknownFragment = "unknown_fragment", "a later fragment whose first fragment was not seen";
         Martian = "martian", "a source that cannot be answered, or that equals the destination: left to the stack";
-        Leaving = "leaving", "the service is being removed and the packet has no flow";
+        DrainingFrontend = "draining_frontend", "the service is being removed and the packet has no flow";
         NotReady = "not_ready", "the agent has not written the settings yet";
         Unchanged = "unchanged", "a known flow whose packets need no change at this hook";
         LeftToTc = "left_to_tc", "XDP: handled by tc, because XDP serves only whole TCP and UDP packets that are forwarded";
@@ -62,8 +62,8 @@ names! {
 }
 
 names! {
-    /// Why a packet was turned round on its interface.
-    Turn {
+    /// Why a packet was returned by its own interface.
+    Return {
         Hairpin = "hairpin", "a pod that connects to itself through a service";
         Echo = "echo", "ICMP echo to a ClusterIP: answered";
         NoBackend = "no_backend", "rejected: the service has no usable endpoint";
@@ -74,8 +74,8 @@ names! {
 }
 
 names! {
-    /// The kind of bypass.
-    Sent {
+    /// The kind of redirected packet.
+    Redirect {
         Forward = "to_backend", "to a backend, bypassing the stack";
         Reply = "to_client", "reply of a backend, bypassing the stack";
         FromHost = "host_to_backend", "packet of this host to a frontend, redirected to a backend";
@@ -148,9 +148,9 @@ pub enum Verdict {
     /// The packet is rewritten; the next program or the stack continues with it.
     Translated(Translation),
     /// The packet leaves by the interface that it came from.
-    TurnedRound(Turn),
+    Returned(Return),
     /// The packet is rewritten and leaves by an interface without passing the stack.
-    Sent(Sent),
+    Redirected(Redirect),
     /// The packet is discarded, unchanged.
     Drop(DropReason),
 }
@@ -159,22 +159,22 @@ impl Verdict {
     /// Number of different verdicts: the width of one hook's counters.
     pub const COUNT: u32 = (PassReason::ALL.len()
         + Translation::ALL.len()
-        + Turn::ALL.len()
-        + Sent::ALL.len()
+        + Return::ALL.len()
+        + Redirect::ALL.len()
         + DropReason::ALL.len()) as u32;
 
     /// Position of the verdict among the counters of a hook.
     #[inline(always)]
     pub const fn index(self) -> u32 {
         const TRANSLATED: u32 = PassReason::ALL.len() as u32;
-        const TURNED: u32 = TRANSLATED + Translation::ALL.len() as u32;
-        const SENT: u32 = TURNED + Turn::ALL.len() as u32;
-        const DROPPED: u32 = SENT + Sent::ALL.len() as u32;
+        const RETURNED: u32 = TRANSLATED + Translation::ALL.len() as u32;
+        const REDIRECTED: u32 = RETURNED + Return::ALL.len() as u32;
+        const DROPPED: u32 = REDIRECTED + Redirect::ALL.len() as u32;
         match self {
             Self::Pass(reason) => reason as u32,
             Self::Translated(what) => TRANSLATED + what as u32,
-            Self::TurnedRound(why) => TURNED + why as u32,
-            Self::Sent(what) => SENT + what as u32,
+            Self::Returned(why) => RETURNED + why as u32,
+            Self::Redirected(what) => REDIRECTED + what as u32,
             Self::Drop(reason) => DROPPED + reason as u32,
         }
     }
@@ -183,19 +183,19 @@ impl Verdict {
     pub fn all() -> impl Iterator<Item = Self> {
         let pass = PassReason::ALL.iter().map(|reason| Self::Pass(*reason));
         let translated = Translation::ALL.iter().map(|what| Self::Translated(*what));
-        let turned = Turn::ALL.iter().map(|why| Self::TurnedRound(*why));
-        let sent = Sent::ALL.iter().map(|what| Self::Sent(*what));
+        let returned = Return::ALL.iter().map(|why| Self::Returned(*why));
+        let redirected = Redirect::ALL.iter().map(|what| Self::Redirected(*what));
         let dropped = DropReason::ALL.iter().map(|reason| Self::Drop(*reason));
-        pass.chain(translated).chain(turned).chain(sent).chain(dropped)
+        pass.chain(translated).chain(returned).chain(redirected).chain(dropped)
     }
 
-    /// The class: `pass`, `translated`, `turned_round`, `sent`, `drop`.
+    /// The class: `pass`, `translated`, `returned`, `redirected`, `drop`.
     pub const fn class(self) -> &'static str {
         match self {
             Self::Pass(_) => "pass",
             Self::Translated(_) => "translated",
-            Self::TurnedRound(_) => "turned_round",
-            Self::Sent(_) => "sent",
+            Self::Returned(_) => "returned",
+            Self::Redirected(_) => "redirected",
             Self::Drop(_) => "drop",
         }
     }
@@ -205,8 +205,8 @@ impl Verdict {
         match self {
             Self::Pass(reason) => reason.name(),
             Self::Translated(what) => what.name(),
-            Self::TurnedRound(why) => why.name(),
-            Self::Sent(what) => what.name(),
+            Self::Returned(why) => why.name(),
+            Self::Redirected(what) => what.name(),
             Self::Drop(reason) => reason.name(),
         }
     }

@@ -1,7 +1,7 @@
 //! Flows: the data path's memory of the packets that it translates, and how long it lasts.
 //!
 //! Every translation is two *entries*, one per direction. Each entry holds the tuple that its packets get, and the key
-//! of the other entry follows from that tuple turned round ([`FlowKey::opposite`]); so no entry needs a pointer, and an
+//! of the other entry follows from that tuple reversed ([`FlowKey::opposite`]); so no entry needs a pointer, and an
 //! entry without its opposite can be recognised. A masqueraded flow has a second pair, made where it leaves the
 //! node: at an external interface, with `masquerade: kube-proxy` also at a pod's.
 

@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_held_at_a_device_of_the_other_kind_is_not_taken() {
+    fn fragment_held_at_the_other_kind_of_interface_is_not_taken() {
         let mut framed = Bytes::new(Vec::from([7; 20]), Home::Skb);
         let mut l3 = framed.clone();
         l3.l3 = Some([0x08, 0x00]);

@@ -2,7 +2,7 @@
 
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
-use lb_common::event::{DropReason, Hook, PassReason, Turn, Verdict};
+use lb_common::event::{DropReason, Hook, PassReason, Return, Verdict};
 use lb_common::forward::{Exit, Role, Scratch, fast, socket, whole};
 use lb_common::hook::Hooked as _;
 use lb_common::tables::Node as _;
@@ -70,7 +70,7 @@ pub(crate) fn l3_egress(context: TcContext) -> i32 {
     let verdict = with(|scratch| {
         let verdict = whole::egress(&mut skb, &Kernel, scratch, Role::External);
         // A packet that returns into the stack needs no header.
-        if matches!(verdict, Verdict::TurnedRound(_)) {
+        if matches!(verdict, Verdict::Returned(_)) {
             verdict
         } else {
             finish_l3(&mut skb.0, scratch, verdict, &mut target)
@@ -79,7 +79,7 @@ pub(crate) fn l3_egress(context: TcContext) -> i32 {
     report::tc(Hook::ExternalEgress, Direction::Egress, target, verdict)
 }
 
-/// Adds the link-layer header to a packet that leaves its interface for another one, or that is turned round.
+/// Adds the link-layer header to a packet that leaves its interface for another one, or that is returned.
 #[inline(always)]
 fn finish_l3(
     skb: &mut Skb<'_>,
@@ -88,12 +88,12 @@ fn finish_l3(
     target: &mut Target,
 ) -> Verdict {
     let to = match verdict {
-        Verdict::TurnedRound(Turn::Fragment)
+        Verdict::Returned(Return::Fragment)
         | Verdict::Pass(_)
         | Verdict::Translated(_)
         | Verdict::Drop(_) => return verdict,
-        Verdict::TurnedRound(_) => [0; 6],
-        Verdict::Sent(_) => {
+        Verdict::Returned(_) => [0; 6],
+        Verdict::Redirected(_) => {
             *target = Target::device(scratch.exit.route.device);
             Kernel.device(scratch.exit.route.device).map_or([0; 6], |device| device.hardware)
         }
@@ -125,7 +125,7 @@ pub(crate) fn xdp_path(context: XdpContext) -> u32 {
     let mut to = 0;
     let verdict = with(|scratch| {
         let verdict = whole::ingress(&mut frame, &Kernel, scratch, Role::External);
-        if let Verdict::Sent(_) = verdict {
+        if let Verdict::Redirected(_) = verdict {
             to = scratch.exit.route.device;
         }
         verdict
@@ -207,7 +207,7 @@ pub(crate) fn ingress_path(context: TcContext) -> i32 {
     let verdict = with(|scratch| {
         role = scratch.role;
         let verdict = whole::ingress(&mut skb, &Kernel, scratch, role);
-        if let Verdict::Sent(_) = verdict {
+        if let Verdict::Redirected(_) = verdict {
             let Exit { route, to_peer, .. } = &scratch.exit;
             target = Target { device: route.device, to_peer: *to_peer };
         }
@@ -225,7 +225,7 @@ pub(crate) fn egress_path(context: TcContext) -> i32 {
     let verdict = with(|scratch| {
         role = scratch.role;
         let verdict = whole::egress(&mut skb, &Kernel, scratch, role);
-        if let Verdict::Sent(_) = verdict {
+        if let Verdict::Redirected(_) = verdict {
             target = Target::device(scratch.exit.route.device);
         }
         verdict

@@ -4,7 +4,7 @@ use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh, bpf_redirect_peer};
 use aya_log_ebpf::macro_support::{Level, level_enabled};
 use aya_log_ebpf::{debug, trace};
-use lb_common::event::{Hook, Sent, Turn, Verdict, verdict_counter};
+use lb_common::event::{Hook, Redirect, Return, Verdict, verdict_counter};
 
 use crate::kernel::add_one;
 
@@ -38,7 +38,7 @@ impl Target {
     }
 }
 
-/// The return value of a tc program. A packet that is not dropped, turned round or sent goes to the next program.
+/// The return value of a tc program. A packet that is not dropped, returned or redirected goes to the next program.
 #[inline(always)]
 pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verdict) -> i32 {
     let Target { device, to_peer } = target;
@@ -49,17 +49,17 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
         // The kernel resolves the next hop itself.
         // SAFETY: the helper only records where the packet is to go (kernel 5.10).
-        Verdict::Sent(Sent::FromHost) => unsafe {
+        Verdict::Redirected(Redirect::FromHost) => unsafe {
             bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32
         },
         // SAFETY: as above.
-        Verdict::Sent(Sent::ToHost) => unsafe {
+        Verdict::Redirected(Redirect::ToHost) => unsafe {
             bpf_redirect(device, u64::from(BPF_F_INGRESS)) as i32
         },
         // SAFETY: as above.
-        Verdict::Sent(_) if to_peer != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
+        Verdict::Redirected(_) if to_peer != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
         // SAFETY: as above.
-        Verdict::Sent(_) => unsafe { bpf_redirect(device, 0) as i32 },
+        Verdict::Redirected(_) => unsafe { bpf_redirect(device, 0) as i32 },
         // A drop on egress would reach a process that sends a datagram as an error (ENOBUFS); a redirect to an
         // interface that does not exist does not, like any other loss. SAFETY: as above; there is no interface of this
         // index.
@@ -67,14 +67,14 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
             bpf_redirect(NOWHERE, 0) as i32
         },
         Verdict::Drop(_) => TC_ACT_SHOT,
-        Verdict::TurnedRound(why) => {
-            if matches!(direction, Direction::L3Ingress) && why != Turn::Fragment {
+        Verdict::Returned(why) => {
+            if matches!(direction, Direction::L3Ingress) && why != Return::Fragment {
                 // SAFETY: as above; without parameters the kernel looks for the route.
                 return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
             }
             let flags = match (direction, why) {
                 // A packet of this host returns into the stack.
-                (Direction::Egress, _) | (_, Turn::Fragment) => u64::from(BPF_F_INGRESS),
+                (Direction::Egress, _) | (_, Return::Fragment) => u64::from(BPF_F_INGRESS),
                 (Direction::Ingress | Direction::L3Ingress, _) => 0,
             };
             // SAFETY: the helper only records where the packet is to go.
@@ -92,11 +92,11 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
-        Verdict::TurnedRound(_) => xdp_action::XDP_TX,
+        Verdict::Returned(_) => xdp_action::XDP_TX,
         // Redirected to its own interface like to any other: a veth whose peer has no XDP program does not deliver
         // frames of `XDP_TX`.
         // SAFETY: the helper only records where the packet is to go.
-        Verdict::Sent(_) => unsafe { bpf_redirect(to, 0) }.cast_unsigned() as u32,
+        Verdict::Redirected(_) => unsafe { bpf_redirect(to, 0) }.cast_unsigned() as u32,
     }
 }
 
@@ -108,9 +108,10 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
 fn log(counter: u32, device: u32, verdict: Verdict) {
     let (is_drop, level) = match verdict {
         Verdict::Drop(_) => (1, Level::Debug),
-        Verdict::Pass(_) | Verdict::Translated(_) | Verdict::TurnedRound(_) | Verdict::Sent(_) => {
-            (0, Level::Trace)
-        }
+        Verdict::Pass(_)
+        | Verdict::Translated(_)
+        | Verdict::Returned(_)
+        | Verdict::Redirected(_) => (0, Level::Trace),
     };
     if level_enabled(level) {
         write_log(counter, device, is_drop);

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use lb_common::event::{Event, Hook, Turn, Verdict, event_counter, verdict_counter};
+use lb_common::event::{Event, Hook, Return, Verdict, event_counter, verdict_counter};
 use lb_common::fake::{Fake, Step, fields, is_fast, run, run_whole, wrong_checksums};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
 
@@ -138,13 +138,13 @@ fn compare_once(
 const fn code(hook: Hook, verdict: Verdict) -> u32 {
     match (hook, verdict) {
         (Hook::ExternalXdp, Verdict::Pass(_) | Verdict::Translated(_)) => 2,
-        (Hook::ExternalXdp, Verdict::TurnedRound(_)) => 3,
+        (Hook::ExternalXdp, Verdict::Returned(_)) => 3,
         (Hook::ExternalXdp, Verdict::Drop(_)) => 1,
         // `XDP_REDIRECT`.
-        (Hook::ExternalXdp, Verdict::Sent(_)) => 4,
+        (Hook::ExternalXdp, Verdict::Redirected(_)) => 4,
         (_, Verdict::Pass(_) | Verdict::Translated(_)) => u32::MAX,
         // `TC_ACT_REDIRECT`. At egress hooks, a drop is a redirect to an interface that does not exist.
-        (_, Verdict::TurnedRound(_) | Verdict::Sent(_))
+        (_, Verdict::Returned(_) | Verdict::Redirected(_))
         | (Hook::PodEgress | Hook::ExternalEgress | Hook::HostEgress, Verdict::Drop(_)) => 7,
         (_, Verdict::Drop(_)) => 2,
     }
@@ -186,7 +186,7 @@ fn differ(here: &Run, there: &Run) -> Option<String> {
 /// Checksums that were correct before and are wrong afterwards: host and kernel may be wrong in the same way.
 fn spoilt(step: &Step, verdict: Verdict, bytes: &[u8]) -> Option<String> {
     // A carrier becomes a held fragment, with the checksums that this fragment arrived with.
-    let is_other = matches!(verdict, Verdict::Drop(_) | Verdict::TurnedRound(Turn::Fragment));
+    let is_other = matches!(verdict, Verdict::Drop(_) | Verdict::Returned(Return::Fragment));
     if is_other || !wrong_checksums(&step.packet).is_empty() {
         return None;
     }

@@ -103,7 +103,7 @@ fn test_that_needs_root_fails_without_it_and_says_so() -> Result<()> {
 
 /// `| head` closes the pipe; a command of the agent must not report that as an error.
 #[test]
-fn output_that_nobody_reads_ends_quietly() -> Result<()> {
+fn command_with_a_closed_output_ends_quietly() -> Result<()> {
     let program = workspace_binary("lb-agent", "LB_AGENT")?;
     let shells = ["bash", "elvish", "fish", "powershell", "zsh"];
     let completions = shells.map(|shell| vec!["completions", shell]);
@@ -121,7 +121,7 @@ fn output_that_nobody_reads_ends_quietly() -> Result<()> {
 /// A container runtime that no longer reads the output must not keep a failed agent from ending, and so from being
 /// restarted.
 #[test]
-fn a_failed_command_ends_though_nobody_reads_its_message() -> Result<()> {
+fn failed_command_ends_although_its_output_is_full() -> Result<()> {
     let (reader, mut writer) = std::io::pipe()?;
     fcntl(&writer, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     while writer.write(&[b'.'; 4_096]).is_ok() {}

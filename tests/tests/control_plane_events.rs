@@ -37,7 +37,7 @@ fn problems_are_reported_once_on_the_object_concerned() -> Result<()> {
     let taken = cluster.rig().node(0)?.addresses().socket(Family::V4, HEALTH_PORT);
     let listener = listen(cluster.rig().node(0)?, taken)?;
     cluster.rig_mut().start_agents_from(Source::InPod(&account), &SMALL)?;
-    the_younger_of_two_services_hears_who_has_its_address(&cluster)?;
+    younger_service_gets_an_event_that_names_the_older_one(&cluster)?;
     a_taken_health_check_port_is_reported_by_its_node(&cluster)?;
     drop(listener);
     an_address_that_cannot_be_served_is_named(&cluster)?;
@@ -67,7 +67,7 @@ fn listeners_that_must_be_had_end_the_agent(
     Ok(())
 }
 
-fn the_younger_of_two_services_hears_who_has_its_address(cluster: &Cluster) -> Result<()> {
+fn younger_service_gets_an_event_that_names_the_older_one(cluster: &Cluster) -> Result<()> {
     let service = |name: &str| {
         json!({
             "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},

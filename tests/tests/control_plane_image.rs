@@ -56,7 +56,7 @@ fn image_serves_as_the_pod_of_the_daemon_set() -> Result<()> {
     // The init container has mounted it, and host and agent see it.
     ensure!(kubelets.iter().all(Kubelet::has_bpffs), "no bpf filesystem on the node");
     for pod in &pods {
-        has_what_the_manifest_grants(pod)?;
+        has_the_rights_of_the_manifest(pod)?;
     }
 
     let web = cluster.publish("web", false)?;
@@ -109,7 +109,7 @@ fn has_urgent_thread(process: &str) -> Result<bool> {
 
 /// Exactly the capabilities of the manifest, no way to gain others (`no_new_privs`), a seccomp filter, and a read-only
 /// image.
-fn has_what_the_manifest_grants(pod: &Pod<'_>) -> Result<()> {
+fn has_the_rights_of_the_manifest(pod: &Pod<'_>) -> Result<()> {
     let process = format!("/proc/{}", pod.process()?);
     let status = fs::read_to_string(format!("{process}/status"))?;
     let field = |name: &str| {

@@ -58,7 +58,7 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
 /// A missing permission can be granted at any time. Until then the agent must stay alive, because a restart would not
 /// help.
 #[test]
-fn an_agent_whose_lists_are_not_complete_is_alive_however_long_that_takes() -> Result<()> {
+fn agent_with_incomplete_lists_stays_alive() -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
     let control_plane = cluster.control_plane();
     let kubectl = |arguments: &[&str]| control_plane.kubectl(arguments).map(drop);

@@ -38,7 +38,7 @@ const PODS: [Pod<'_>; 2] = [
 
 /// The parts share one control plane, because its start takes most of the time.
 #[test]
-fn a_control_plane_does_what_tests_rely_on() -> Result<()> {
+fn control_plane_meets_the_needs_of_the_tests() -> Result<()> {
     let netns = namespace("smoke")?;
     let mut control_plane = start_in(&netns)?;
     control_plane.node(&NODE)?;

@@ -205,7 +205,7 @@ fn refused<T>(outcome: &io::Result<T>) -> bool {
 
 /// The first `connect` finds no listener. The second one goes to another frontend of the same backend, or to the
 /// backend itself.
-fn socket_that_connects_again_is_shown_whom_it_asked_last() -> Result<()> {
+fn socket_that_connects_again_shows_its_last_peer() -> Result<()> {
     let frontends = [(world::CLUSTER4, "10.96.0.11:80"), (world::CLUSTER6, "[fd00:96::11]:80")];
     for ((first, second), backend) in frontends.into_iter().zip(STRANGERS) {
         for then in [second, backend] {
@@ -234,7 +234,7 @@ fn socket_calls_are_the_same_in_the_kernel() -> Result<()> {
     let netns = netns_cookie()?;
     let both = |service: Service| service;
     kernel.load(&tables(netns, &STRANGERS, both))?;
-    socket_that_connects_again_is_shown_whom_it_asked_last()?;
+    socket_that_connects_again_shows_its_last_peer()?;
     let flags = |flag: Flags| {
         move |service: Service| Service { flags: service.flags.with(flag), ..service }
     };

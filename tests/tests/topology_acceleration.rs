@@ -17,7 +17,7 @@ mod programs;
 
 in_both_shapes!(
     node_ports_are_served_through_xdp,
-    xdp_sends_out_what_goes_to_other_nodes,
+    xdp_redirects_packets_to_other_nodes,
     unfinished_packets_are_left_to_tc,
     a_backend_that_is_a_frontend_itself_gets_its_packets,
 );
@@ -176,15 +176,15 @@ fn is_sent_out(rig: &Rig, to: impl Fn(Family) -> SocketAddr) -> Result<()> {
             drop(kept.ask().with_context(|| format!("{question:?}"))?);
         }
         let agent = rig.agent(0)?;
-        let sent = |what| counted(agent, what);
+        let redirected = |what| counted(agent, what);
         let stack =
             || agent.metric(&["lb_datapath_packets_total", "external_egress", "masquerade"]);
-        let before = [sent("to_backend")?, sent("to_client")?, stack()?];
+        let before = [redirected("to_backend")?, redirected("to_client")?, stack()?];
         for _ in 0..10 {
             let answer = kept.ask().with_context(|| format!("{question:?}"))?;
             ensure!(answer.server == "pod-b2" && answer.peer == question.to, "{answer:?}");
         }
-        let after = [sent("to_backend")?, sent("to_client")?, stack()?];
+        let after = [redirected("to_backend")?, redirected("to_client")?, stack()?];
         let [forward, reply, stack] = [0, 1, 2].map(|what| after[what] - before[what]);
         let figures = format!("{question:?}: {forward} out, {reply} back, {stack} by the stack");
         ensure!(forward >= 10.0 && reply >= 10.0 && stack == 0.0, "{figures}");
@@ -192,7 +192,7 @@ fn is_sent_out(rig: &Rig, to: impl Fn(Family) -> SocketAddr) -> Result<()> {
     Ok(())
 }
 
-fn xdp_sends_out_what_goes_to_other_nodes(shape: Shape) -> Result<()> {
+fn xdp_redirects_packets_to_other_nodes(shape: Shape) -> Result<()> {
     let rig = start(Topology::builder(shape).without_checksum_offload().polling(), "native")?;
     until_shown(rig.agent(0)?, "attached, redirects")?;
     let captures = [(rig.client(), "client"), (rig.pod(1, 1)?, "far")];
@@ -208,10 +208,10 @@ fn xdp_sends_out_what_goes_to_other_nodes(shape: Shape) -> Result<()> {
     rig.topology().poll(node, "eth0", false)?;
     until_shown(rig.agent(0)?, "attached, passes to tc: its driver accepts no frames")?;
     rig.until_closed()?;
-    let before = counted(rig.agent(0)?, "sent")?;
+    let before = counted(rig.agent(0)?, "redirected")?;
     everything_is_answered(&rig)?;
     ensure!(
-        counted(rig.agent(0)?, "sent")? <= before,
+        counted(rig.agent(0)?, "redirected")? <= before,
         "packets were redirected to a veth that does not poll"
     );
     Ok(())
@@ -245,7 +245,7 @@ nodePortAddresses: [0.0.0.0/0, '::/0']",
 
 /// Packets that the stack must answer or refuse are left to it.
 #[test]
-fn what_only_the_stack_can_do_is_left_to_it() -> Result<()> {
+fn packets_that_need_the_stack_are_left_to_it() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
     let rig = start(builder, "native")?;
     until_shown(rig.agent(0)?, "attached, redirects")?;

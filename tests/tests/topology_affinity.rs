@@ -21,7 +21,7 @@ in_both_shapes!(
     pod_stays_with_its_backend,
     client_outside_stays_with_its_backend,
     host_process_stays_with_its_backend,
-    frontends_of_a_service_share_what_they_remember,
+    frontends_of_a_service_share_affinity,
     backend_that_leaves_is_forgotten_at_once,
     affinity_ends_after_its_time,
     affinity_that_is_switched_off_ends_for_new_flows,
@@ -78,7 +78,7 @@ fn host_process_stays_with_its_backend(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-fn frontends_of_a_service_share_what_they_remember(shape: Shape) -> Result<()> {
+fn frontends_of_a_service_share_affinity(shape: Shape) -> Result<()> {
     let (rig, web) = rig(shape, 600)?;
     let node = rig.node(0)?;
     for (family, protocol) in matrix() {

@@ -61,7 +61,7 @@ fn pod_that_appears_later_is_served(shape: Shape) -> Result<()> {
 fn pods_are_attached_by_the_event_that_announces_them(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let attached = |rig: &Rig, by: &str| -> Result<f64> {
-        rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("told_by=\"{by}\"")])
+        rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("source=\"{by}\"")])
     };
     let before = attached(&rig, "event")?;
     for count in 1..=3 {
@@ -247,7 +247,7 @@ fn packets_are_logged_when_asked_for(shape: Shape) -> Result<()> {
     rig.start_agents(&["--packet-log", "all"])?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     let agent = rig.agent(0)?;
-    let named = "packet hook=\"pod_ingress\" verdict=\"translated\" reason=\"new_flow\" device=";
+    let named = "packet hook=\"pod_ingress\" verdict=\"translated\" reason=\"new_flow\" index=";
     wait_until(SOON, "the packet by name in the agent's log", || {
         agent.log_end(500).contains(named).then_some(())
     })

@@ -215,7 +215,7 @@ fn card_that_gets_a_way_later_is_served_at_once() -> Result<()> {
          link add card4 link eth0 type macvlan mode bridge\nlink set dev card4 up"
     ))?;
     let attached =
-        |by| rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("told_by=\"{by}\"")]);
+        |by| rig.agent(0)?.metric(&["lb_devices_attached_total", &format!("source=\"{by}\"")]);
     let lists = attached("list")?;
     for (device, line) in [
         ("card2", "route add 198.51.100.0/24 dev card2".to_owned()),

@@ -16,7 +16,7 @@ use serde_json::Value;
 
 in_both_shapes!(
     lists_speak_with_a_running_and_with_a_dead_agent,
-    exit_codes_say_what_happened,
+    exit_codes_name_the_kind_of_failure,
     run_that_cannot_begin_says_why,
     maps_that_lag_behind_the_source_are_a_finding,
     service_manager_is_notified_and_resources_are_taken,
@@ -146,7 +146,7 @@ fn maps_are_measured(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-fn exit_codes_say_what_happened(shape: Shape) -> Result<()> {
+fn exit_codes_name_the_kind_of_failure(shape: Shape) -> Result<()> {
     let (mut rig, _) = start(shape)?;
     let mut agent = rig.take_agent(0)?;
     let cases: [(&[&str], i32); 8] = [

@@ -19,7 +19,7 @@ in_both_shapes!(
     pod_asks_a_service_and_its_backend_from_one_port,
     client_asks_two_node_ports_of_one_backend_from_one_port,
     client_asks_both_nodes_from_one_port,
-    pod_asks_another_node_and_what_is_behind_it_from_one_port,
+    pod_asks_a_node_and_a_backend_behind_it_from_one_port,
     two_pods_ask_through_one_node_from_one_port,
     host_asks_a_backend_from_the_port_of_a_closed_flow,
     host_asks_a_backend_from_the_source_of_a_masqueraded_flow,
@@ -119,7 +119,7 @@ fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
 
 /// The other node translates the question to its `NodePort`, and this node translates the question to the Service.
 /// Towards a backend on the other node both must differ, in either order, and after a connection that has ended.
-fn pod_asks_another_node_and_what_is_behind_it_from_one_port(shape: Shape) -> Result<()> {
+fn pod_asks_a_node_and_a_backend_behind_it_from_one_port(shape: Shape) -> Result<()> {
     let (rig, [service, _]) = two_services(shape, 1)?;
     let [node, own, backend] =
         [rig.node(1)?.addresses(), rig.node(0)?.addresses(), rig.pod(1, 1)?.addresses()];
@@ -196,7 +196,7 @@ fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Re
 /// The kernel may assign any port to the node's own connections. `status` reports this as a problem, and neither side
 /// loses a connection.
 #[test]
-fn node_whose_own_connections_may_have_all_ports_says_so_and_serves() -> Result<()> {
+fn node_without_ports_for_sources_reports_it_and_serves() -> Result<()> {
     let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
     let backend = rig.pod(1, 1)?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080).pods(&[backend]);

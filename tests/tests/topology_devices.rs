@@ -24,7 +24,7 @@ const NODE_PORT: u16 = 30_080;
 in_both_shapes!(
     detached_programs_are_attached_again_and_counted,
     place_among_others_is_taken_back_and_others_stay,
-    device_that_is_renamed_moved_and_made_anew_is_served,
+    renamed_moved_and_recreated_interface_is_served,
     second_uplink_that_is_a_veth_is_external,
 );
 
@@ -102,7 +102,7 @@ fn place_among_others_is_taken_back_and_others_stay(shape: Shape) -> Result<()> 
     is_served(&rig, &web)
 }
 
-fn device_that_is_renamed_moved_and_made_anew_is_served(shape: Shape) -> Result<()> {
+fn renamed_moved_and_recreated_interface_is_served(shape: Shape) -> Result<()> {
     let (mut rig, web) = start(shape)?;
     let (first, second) = (rig.pod(0, 0)?.device(), rig.pod(0, 1)?.device().to_owned());
     let netns = rig.node(0)?.netns();

@@ -18,7 +18,7 @@ const QUESTIONS: u16 = 12;
 
 in_both_shapes!(
     backend_is_named_before_the_question_is_asked,
-    refusals_say_why_and_what_would_have_to_change,
+    refusals_name_the_reason_and_the_remedy,
     a_dead_agent_is_no_obstacle_and_no_flow_begins,
 );
 
@@ -80,7 +80,7 @@ fn backend_is_named_before_the_question_is_asked(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-fn refusals_say_why_and_what_would_have_to_change(shape: Shape) -> Result<()> {
+fn refusals_name_the_reason_and_the_remedy(shape: Shape) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
     let vip = Addresses::parse("198.51.100.8", "fd00:198::8")?;
     let empty = Service::new("empty", 11)?.port(80, TARGET).node_port(30_081);

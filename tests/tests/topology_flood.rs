@@ -37,9 +37,9 @@ const FLOOD_PORT: u16 = 30_081;
 const CLOSED: u16 = 9;
 
 in_both_shapes!(
-    what_nobody_answers_costs_nobody_else_anything,
-    first_packets_at_a_rate_cost_nobody_else_anything,
-    segments_of_every_kind_cost_nobody_else_anything,
+    flood_without_answers_costs_other_flows_nothing,
+    first_packets_at_a_rate_cost_other_flows_nothing,
+    segments_of_every_kind_cost_other_flows_nothing,
     flood_makes_no_client_with_a_connection_forgotten,
 );
 
@@ -84,21 +84,21 @@ fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, 
     Ok(loads)
 }
 
-fn what_nobody_answers_costs_nobody_else_anything(shape: Shape) -> Result<()> {
-    costs_nobody_else_anything(shape, Some(CAPACITY), Flood::of_first_packets())
+fn flood_without_answers_costs_other_flows_nothing(shape: Shape) -> Result<()> {
+    costs_other_flows_nothing(shape, Some(CAPACITY), Flood::of_first_packets())
 }
 
 /// With tables of the default size.
-fn first_packets_at_a_rate_cost_nobody_else_anything(shape: Shape) -> Result<()> {
-    costs_nobody_else_anything(shape, None, Flood::of_first_packets_at_a_rate())
+fn first_packets_at_a_rate_cost_other_flows_nothing(shape: Shape) -> Result<()> {
+    costs_other_flows_nothing(shape, None, Flood::of_first_packets_at_a_rate())
 }
 
 /// With tables of the default size.
-fn segments_of_every_kind_cost_nobody_else_anything(shape: Shape) -> Result<()> {
-    costs_nobody_else_anything(shape, None, Flood::of_every_kind())
+fn segments_of_every_kind_cost_other_flows_nothing(shape: Shape) -> Result<()> {
+    costs_other_flows_nothing(shape, None, Flood::of_every_kind())
 }
 
-fn costs_nobody_else_anything(shape: Shape, capacity: Option<u32>, flood: Flood) -> Result<()> {
+fn costs_other_flows_nothing(shape: Shape, capacity: Option<u32>, flood: Flood) -> Result<()> {
     let (rig, [web, flooded]) = rig(shape, capacity)?;
     let loads = everybody_asks(&rig, &web)?;
     wait::pass(STREAM);

@@ -17,7 +17,7 @@ in_both_shapes!(
     fragments_arrive_in_any_order,
     options_and_extension_headers_are_carried_along,
     datagrams_without_checksum_are_answered,
-    impossible_sources_harm_nobody,
+    impossible_sources_do_no_harm,
     tagged_question_is_refused_under_its_tag,
     odd_questions_are_refused_at_once,
     ping_of_a_cluster_ip_is_answered_to_everybody,
@@ -107,7 +107,7 @@ fn datagrams_without_checksum_are_answered(shape: Shape) -> Result<()> {
 }
 
 /// Land packets and packets from martian sources pass to the stack unchanged; later questions are answered.
-fn impossible_sources_harm_nobody(shape: Shape) -> Result<()> {
+fn impossible_sources_do_no_harm(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape)?;
     for (family, protocol) in matrix() {
         for (service, port) in services.iter().zip(NODE_PORTS) {

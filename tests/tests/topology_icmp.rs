@@ -13,7 +13,7 @@ use lb_tests::traffic::{Ask, Capture, Failure, Handmade};
 
 in_both_shapes!(
     backend_that_does_not_listen_refuses_through_the_service,
-    router_that_gives_up_names_itself_and_quotes_what_was_sent,
+    router_error_names_the_router_and_quotes_the_packet,
     sockets_of_hosts_hear_of_a_router_that_gives_up,
     pods_are_not_redirected_around_their_node,
 );
@@ -40,7 +40,7 @@ fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Res
 
 /// The ICMP error of a router on the path has the router as its source, not the frontend (contract 14, 11). It quotes
 /// the packet as the client sent it, with correct checksums.
-fn router_that_gives_up_names_itself_and_quotes_what_was_sent(shape: Shape) -> Result<()> {
+fn router_error_names_the_router_and_quotes_the_packet(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&far])?;

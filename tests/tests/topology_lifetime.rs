@@ -35,7 +35,7 @@ fn start() -> Result<(Rig, Service)> {
 /// Contract 8.2: a start reads the maps, compares them, and finds them correct. Only one write marks that another run
 /// has begun, so that flows look up their frontends again, whatever the previous run was doing when it ended.
 #[test]
-fn a_start_over_what_is_there_writes_only_that_it_began() -> Result<()> {
+fn start_over_correct_maps_makes_one_write() -> Result<()> {
     let (mut rig, web) = start()?;
     let mut agent = rig.take_agent(0)?;
     let first = agent.metric(&["lb_map_operations"])?;

@@ -12,7 +12,7 @@ use lb_tests::traffic::{Ask, Protocol};
 in_both_shapes!(
     load_balancer_address_is_served_for_everybody,
     external_ip_is_served_for_everybody,
-    source_ranges_admit_only_whom_they_name,
+    source_ranges_admit_only_the_listed_sources,
     source_ranges_of_one_family_leave_the_other_open,
 );
 
@@ -58,7 +58,7 @@ fn external_ip_is_served_for_everybody(shape: Shape) -> Result<()> {
     everybody_is_served(&rig)
 }
 
-fn source_ranges_admit_only_whom_they_name(shape: Shape) -> Result<()> {
+fn source_ranges_admit_only_the_listed_sources(shape: Shape) -> Result<()> {
     let outside = outside_addresses()?;
     // Only pod 1 of node-a.
     let ranges = ["10.244.1.12/32", "fd00:244:1::12/128"];

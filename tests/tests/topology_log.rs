@@ -25,7 +25,7 @@ fn full_disk_under_the_log_costs_its_lines_only() -> Result<()> {
 }
 
 #[test]
-fn log_that_nobody_reads_costs_its_lines_only() -> Result<()> {
+fn unread_log_costs_only_its_lines() -> Result<()> {
     let directory = tempfile::tempdir()?;
     let pipe = directory.path().join("pipe");
     mkfifo(&pipe, Mode::S_IRWXU)?;

@@ -43,7 +43,7 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
         while_busy(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
         pods += each;
     }
-    let (_, without) = started_anew(&mut agent)?;
+    let (_, without) = restarted(&mut agent)?;
     add(&rig, &peers, pods..ALL)?;
     let qdiscs = qdiscs(&peers)?;
     campaign::figure(&format!("{ALL} qdiscs"), qdiscs.as_millis(), "ms");
@@ -60,7 +60,7 @@ fn start_beside_all(rig: &Rig, agent: &mut Agent, busy: usize, longest: Duration
     let figure = |name: &str, time: Duration| {
         campaign::figure(&format!("{name} beside {what}"), time.as_millis(), "ms");
     };
-    let (ended, ready) = started_anew(agent)?;
+    let (ended, ready) = restarted(agent)?;
     let all = ready + until_attached(rig, 0..ALL)?;
     figure("end and cleanup", ended);
     figure("start until ready", ready);
@@ -86,7 +86,7 @@ fn one_by_one(rig: &Rig, peers: &Netns, (pods, busy): (Range<usize>, usize)) -> 
 }
 
 /// Stops the agent, cleans up, and starts it again; returns the time of the end with the cleanup, and that of the start.
-fn started_anew(agent: &mut Agent) -> Result<(Duration, Duration)> {
+fn restarted(agent: &mut Agent) -> Result<(Duration, Duration)> {
     let began = Instant::now();
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);

@@ -51,7 +51,7 @@ fn full_tables_fit_the_memory_limit() -> Result<()> {
 
 /// The documents must contain the size that the maps have.
 #[test]
-fn documents_say_what_full_maps_take() -> Result<()> {
+fn documents_state_the_memory_of_full_maps() -> Result<()> {
     let full: u64 = SHAPES.iter().map(|shape| shape.bytes(shape.entries)).sum();
     let full = full.div_ceil(1 << 20);
     let manifest = format!("Full tables of the default sizes take {full} MiB");

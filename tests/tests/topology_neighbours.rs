@@ -151,7 +151,7 @@ fn is_displaced(rig: &Rig, times: f64) -> Result<()> {
 /// An agent was killed during a repair: at one place before it created the new link, and at others after that, when the
 /// new link runs a program that does nothing. The next agent has no API server.
 #[test]
-fn repair_that_was_killed_halfway_leaves_one_program_of_ours_without_an_api_server() -> Result<()> {
+fn killed_repair_leaves_one_program_without_an_api_server() -> Result<()> {
     let (mut rig, web) = start()?;
     let mut agent = rig.take_agent(0)?;
     let node = rig.node(0)?;

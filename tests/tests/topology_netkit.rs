@@ -39,7 +39,9 @@ fn pods_behind_netkit_ask_and_answer_past_the_stack(shape: Shape) -> Result<()> 
     let mut rig = Rig::build(topology(shape))?;
     let configuration = rig.configuration("shortCuts: 'on'")?;
     questions_are_answered(&mut rig, &[&configuration])?;
-    ensure!(rig.agent(0)?.metric(&["lb_datapath_packets_total", "pod_ingress", "sent"])? > 0.5);
+    ensure!(
+        rig.agent(0)?.metric(&["lb_datapath_packets_total", "pod_ingress", "redirected"])? > 0.5
+    );
     Ok(())
 }
 

@@ -193,7 +193,7 @@ fn cleanup_by_flag_removes_the_pins_that_the_file_names() -> Result<()> {
 }
 
 #[test]
-fn bpffs_of_somebody_else_stays_mounted() -> Result<()> {
+fn bpffs_of_another_program_stays_mounted() -> Result<()> {
     let (rig, _, agent) = stopped()?;
     let bpf = rig.node(0)?.bpf();
     let before = mounted_by(bpf)?;

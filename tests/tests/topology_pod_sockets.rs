@@ -23,7 +23,7 @@ in_both_shapes!(
     sockets_of_pods_are_served_and_their_packets_pass,
     service_without_endpoints_is_refused_at_once,
     datagrams_move_on_when_their_endpoint_leaves,
-    what_depends_on_the_address_of_a_pod_is_decided_by_its_packets,
+    decisions_by_address_are_left_to_the_packets_of_a_pod,
     loopback_of_a_pod_is_its_own,
     pod_that_no_hook_sees_is_served_by_its_packets,
 );
@@ -118,7 +118,7 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
 }
 
 /// Source ranges and affinity use the pod's own address, not the node's.
-fn what_depends_on_the_address_of_a_pod_is_decided_by_its_packets(shape: Shape) -> Result<()> {
+fn decisions_by_address_are_left_to_the_packets_of_a_pod(shape: Shape) -> Result<()> {
     let rig = rig(shape, "")?;
     let [allowed, other] = [rig.pod(0, 0)?, rig.pod(0, 1)?];
     let node = rig.node(0)?.addresses();

@@ -22,7 +22,7 @@ fn build() -> Result<(Rig, Service)> {
 
 /// After a reload the process is named `exe`: `status` detects a running agent by its lock, not by this name.
 #[test]
-fn status_knows_an_agent_that_began_anew_in_its_process() -> Result<()> {
+fn status_detects_an_agent_that_restarted_in_its_process() -> Result<()> {
     let (mut rig, _) = build()?;
     let flag = rig.configuration("masquerade: edge")?;
     rig.start_agents(&[&flag])?;
@@ -44,7 +44,7 @@ fn status_knows_an_agent_that_began_anew_in_its_process() -> Result<()> {
 }
 
 #[test]
-fn status_says_what_devices_are_served_as_whoever_counts_as_a_pod() -> Result<()> {
+fn status_shows_the_role_of_each_interface() -> Result<()> {
     let (mut rig, _) = build()?;
     rig.start_agents(&[
         "--detect-local-mode=InterfaceNamePrefix",

@@ -118,10 +118,10 @@ fn traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over(
 ) -> Result<()> {
     nothing_is_lost_on_the_move(shape, times(), |agent, node| {
         agent.stop()?;
-        let meanings = node.bpf().join(LAYOUT).join("meanings");
-        for mark in std::fs::read_dir(&meanings)?.flatten() {
+        let fingerprints = node.bpf().join(LAYOUT).join("meanings");
+        for mark in std::fs::read_dir(&fingerprints)?.flatten() {
             if mark.file_name().to_string_lossy().starts_with("COUNTERS-") {
-                std::fs::rename(mark.path(), meanings.join("COUNTERS-0123456789abcdef"))?;
+                std::fs::rename(mark.path(), fingerprints.join("COUNTERS-0123456789abcdef"))?;
             }
         }
         let (code, said) = agent.exit_code(&["lb", "list"])?;

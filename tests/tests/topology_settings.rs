@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_secs(30);
 in_both_shapes!(
     nothing_is_set,
     sockets_of_all_are_served,
-    sockets_of_nobody_are_served,
+    no_sockets_are_served,
     known_flows_bypass_the_stack,
     xdp_accelerates,
     masquerade_is_that_of_kube_proxy,
@@ -47,7 +47,7 @@ fn sockets_of_all_are_served(shape: Shape) -> Result<()> {
     holds(shape, "socketLB: all").map(drop)
 }
 
-fn sockets_of_nobody_are_served(shape: Shape) -> Result<()> {
+fn no_sockets_are_served(shape: Shape) -> Result<()> {
     holds(shape, "socketLB: 'off'").map(drop)
 }
 
@@ -91,7 +91,7 @@ fn pings_are_refused_and_node_ports_are_on_loopback_without_xdp(shape: Shape) ->
 fn holds(shape: Shape, setting: &str) -> Result<World> {
     let mut world = World::start(shape, setting)?;
     sources::everybody_is_answered(&world)?;
-    sources::who_may_not_is_refused_or_hears_nothing(&world)?;
+    sources::forbidden_clients_are_refused_or_get_no_answer(&world)?;
     sources::hairpin_is_answered(&world)?;
     ports::flows_of_one_port_are_distinguished(&world)?;
     protocols::pings_are_answered(&world, !setting.contains("echo: reject"))?;

@@ -32,8 +32,8 @@ fn start(builder: Builder) -> Result<(Rig, Vec<Service>)> {
 }
 
 /// The number of packets that bypassed the stack at a hook.
-fn sent(agent: &Agent, hook: &str) -> Result<f64> {
-    agent.metric(&["lb_datapath_packets_total", hook, "sent"])
+fn redirected(agent: &Agent, hook: &str) -> Result<f64> {
+    agent.metric(&["lb_datapath_packets_total", hook, "redirected"])
 }
 
 /// Flows of a pod of node-a through `ClusterIP`s and of an external client through `NodePort`s, each with the hook that
@@ -78,11 +78,11 @@ fn known_flows_go_past_the_stack_both_ways(shape: Shape) -> Result<()> {
     for (kept, question, hook) in conversations(&rig, &services)? {
         // The first packet of a connection passes the stack.
         is_answered(&kept, question)?;
-        let before = [sent(agent, hook)?, sent(agent, "ingress")?];
+        let before = [redirected(agent, hook)?, redirected(agent, "ingress")?];
         for _ in 0..5 {
             is_answered(&kept, question)?;
         }
-        let after = [sent(agent, hook)?, sent(agent, "ingress")?];
+        let after = [redirected(agent, hook)?, redirected(agent, "ingress")?];
         let [here, both] = [0, 1].map(|at| after[at] - before[at]);
         // For a backend behind a bridge, the stack finds the bridge port.
         if shape == Shape::Routed || !is_near(question, near) {

@@ -59,7 +59,7 @@ fn links_that_lead_nowhere_are_not_attached() -> Result<()> {
 
 /// A directory that is made again under its name is another cgroup; the links went with the first one.
 #[test]
-fn hooks_return_to_a_cgroup_that_was_made_anew() -> Result<()> {
+fn hooks_return_to_a_recreated_cgroup() -> Result<()> {
     let (mut rig, _) = start(&[])?;
     let mut agent = rig.take_agent(0)?;
     agent.stop()?;

@@ -23,11 +23,11 @@ const OTHER: &str = "v0";
 /// The same for a third version.
 const THIRD: &str = "v1";
 
-in_both_shapes!(what_came_late_is_carried_over_by_the_next_start);
+in_both_shapes!(late_entries_are_carried_over_by_the_next_start);
 
 /// An agent was killed after it had taken over the last link, and before it copied what packets had written meanwhile:
 /// an agent of this version, and then one of a third version.
-fn what_came_late_is_carried_over_by_the_next_start(shape: Shape) -> Result<()> {
+fn late_entries_are_carried_over_by_the_next_start(shape: Shape) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
     // The client pod is not a backend: a hairpin answer may be lost when programs are replaced (ADR 0005).
     let pods = [rig.pod(0, 1)?, rig.pod(1, 0)?, rig.pod(1, 1)?];

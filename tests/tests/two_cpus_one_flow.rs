@@ -211,6 +211,6 @@ fn end_and_reset_that_two_cpus_see_at_once_are_both_recorded() -> Result<()> {
     ensure!(forward.len() == FLOWS as usize, "{} protected forward entries", forward.len());
     let lacks = |shown: fn(&Flow) -> u8| forward.iter().filter(|flow| shown(flow) == 0).count();
     let (ends, resets) = (lacks(|flow| flow.shown.fin), lacks(|flow| flow.shown.claimed));
-    ensure!(ends + resets == 0, "{ends} ends and {resets} resets were not noted");
+    ensure!(ends + resets == 0, "{ends} ends and {resets} resets were not recorded");
     Ok(())
 }

@@ -209,7 +209,7 @@ fn reasons_and_events_are_documented_for_operators() {
     let metrics = fs::read_to_string(root().join("docs/metrics.md")).unwrap();
     for (kinds, heading) in [
         (&["DropReason"][..], "Reasons of drops"),
-        (&["PassReason", "Translation", "Turn", "Sent"][..], "Reasons of other verdicts"),
+        (&["PassReason", "Translation", "Return", "Redirect"][..], "Reasons of other verdicts"),
         (&["Event"][..], "Events on the way"),
     ] {
         let names = kinds.iter().flat_map(|kind| {

@@ -5,12 +5,12 @@ use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use super::error::Error;
-use super::names::MEANINGS;
+use super::names::FINGERPRINTS;
 use super::pins::{list, remove, remove_pin};
 use crate::syscall;
 
 /// The parts of a layout's directory. Links are removed first, so that no program reads a partly removed map.
-const PARTS: [&str; 4] = ["links", "programs", "maps", MEANINGS];
+const PARTS: [&str; 4] = ["links", "programs", "maps", FINGERPRINTS];
 
 /// Detaches a link and removes its pin. Its place is free when this returns.
 pub(super) fn let_go(link: &Path) -> Result<(), Error> {

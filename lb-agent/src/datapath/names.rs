@@ -4,8 +4,9 @@
 /// cannot read, except for counters.
 pub const LAYOUT: &str = "v6";
 
-/// The directory beside `maps` that records the meaning of the maps' bytes.
-pub(super) const MEANINGS: &str = "meanings";
+/// The directory beside `maps` that records the fingerprints of the maps. Nodes have it under this name: without the
+/// record, an upgrade copies no map of an earlier layout.
+pub(super) const FINGERPRINTS: &str = "meanings";
 
 /// The socket hooks; their programs have the same names.
 pub const SOCKET_HOOKS: [&str; 4] = ["connect4", "connect6", "peername4", "peername6"];

@@ -12,7 +12,7 @@ pub enum OpenError {
     /// The directory has no pinned maps of this layout: no agent has used it, or the pins were removed.
     #[error("no data path in {0}: start one with `lb-agent run`, or give another --bpf-dir")]
     NoDatapath(PathBuf),
-    /// The maps belong to a build that gives their bytes another meaning.
+    /// The maps belong to a build whose maps of the same name have other fingerprints.
     #[error(
         "{0} holds the data path of another build: use the lb-agent of that build, or start this \
          one, which replaces it"

@@ -91,19 +91,19 @@ impl Log for Names {
 
     fn log(&self, record: &Record<'_>) {
         let text = record.args().to_string();
-        let Some(Packet { hook, verdict, device }) = Packet::of(&text) else {
+        let Some(Packet { hook, verdict, index }) = Packet::of(&text) else {
             warn!(target: "lb_ebpf", text, "packet log: unknown record");
             return;
         };
         // Drops are of interest on their own and rare; all other packets are logged at the most detailed level only.
         let (hook, class, reason) = (hook.name(), verdict.class(), verdict.name());
         match verdict {
-            Verdict::Drop(_) => debug!(target: "lb_ebpf", hook, reason, device, "packet dropped"),
+            Verdict::Drop(_) => debug!(target: "lb_ebpf", hook, reason, index, "packet dropped"),
             Verdict::Pass(_)
             | Verdict::Translated(_)
-            | Verdict::TurnedRound(_)
-            | Verdict::Sent(_) => {
-                trace!(target: "lb_ebpf", hook, verdict = class, reason, device, "packet");
+            | Verdict::Returned(_)
+            | Verdict::Redirected(_) => {
+                trace!(target: "lb_ebpf", hook, verdict = class, reason, index, "packet");
             }
         }
     }
@@ -117,7 +117,7 @@ struct Packet {
     hook: Hook,
     verdict: Verdict,
     /// Interface index; 0 if the program does not know it.
-    device: u32,
+    index: u32,
 }
 
 impl Packet {
@@ -128,7 +128,7 @@ impl Packet {
             words.next()?.parse().ok()
         };
         let (hook, verdict) = counted(number("counter")?)?;
-        Some(Self { hook, verdict, device: number("device")? })
+        Some(Self { hook, verdict, index: number("device")? })
     }
 }
 
@@ -145,7 +145,7 @@ mod tests {
             (Hook::PodIngress, Verdict::Pass(PassReason::NotOurs), "packet:"),
         ] {
             let text = format!("{text} counter {} device 5", verdict_counter(hook, verdict));
-            assert_eq!(Packet::of(&text), Some(Packet { hook, verdict, device: 5 }));
+            assert_eq!(Packet::of(&text), Some(Packet { hook, verdict, index: 5 }));
         }
     }
 

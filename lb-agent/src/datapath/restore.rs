@@ -9,7 +9,7 @@ use tracing::info;
 use super::error::Error;
 use super::lock::Lock;
 use super::look::Fault;
-use super::names::MEANINGS;
+use super::names::FINGERPRINTS;
 use super::{Datapath, bpffs, upgrade};
 use crate::syscall;
 
@@ -25,7 +25,7 @@ impl Datapath {
             self.lock = Lock::take(bpf_dir)?;
         }
         let pins = self.programs.restore()?;
-        if !self.dir.join(MEANINGS).exists() {
+        if !self.dir.join(FINGERPRINTS).exists() {
             upgrade::record(&self.dir)?;
         }
         // The directory is needed even if no held link lacks its pin: the next new link is pinned there.

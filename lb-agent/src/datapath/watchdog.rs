@@ -143,7 +143,7 @@ impl Datapath {
         let link = link.map_err(|error| error.named(program))?;
         drop(self.held.insert(path.clone(), link));
         let (direction, fault_name) = (direction.name(), fault.name());
-        warn!(device = name, direction, fault = fault_name, "programs reattached");
+        warn!(interface = name, direction, fault = fault_name, "programs reattached");
         Ok(Some(fault))
     }
 
@@ -223,8 +223,8 @@ fn current(path: &Path, opened: File) -> File {
 /// agent gets the notification: that is no fault.
 fn complain((index, name): (u32, &str), error: &str) {
     if syscall::device_name(index).is_none() {
-        debug!(device = name, error, "interface is gone");
+        debug!(interface = name, error, "interface is gone");
     } else {
-        warn!(device = name, error, "programs could not be reattached");
+        warn!(interface = name, error, "programs could not be reattached");
     }
 }

@@ -111,7 +111,7 @@ impl Snapshot {
         counters(to, "lb_attachment_repairs", help, &repairs)?;
         let attached = ChangeSource::ALL.iter().zip(&numbers.attached);
         let attached: Vec<_> =
-            attached.map(|(source, number)| ([("told_by", source.name())], load(number))).collect();
+            attached.map(|(source, number)| ([("source", source.name())], load(number))).collect();
         let help = "Interfaces to which programs were attached, by the source that reported them";
         counters(to, "lb_devices_attached", help, &attached)
     }

@@ -106,7 +106,8 @@ pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
             before.write(&handle).await?;
             before.write_v6(now)?;
             // The file is removed only after the settings are restored, so that an interrupted run can be repeated.
-            std::fs::remove_file(record).map_err(|error| Error::System("note", error))?;
+            std::fs::remove_file(record)
+                .map_err(|error| Error::System("saved sysctl values", error))?;
             done.push("settings of the loopback interface");
         }
         Ok(done)

@@ -184,8 +184,10 @@ impl Accelerator {
         let outcome = Outcome { device: device.clone(), found: link.xdp, refused, keeps, is_lost };
         if changed {
             match &outcome.refused {
-                None => info!(device, "XDP in use"),
-                Some(why) => info!(device, why, "XDP not in use; tc handles every packet"),
+                None => info!(interface = device, "XDP in use"),
+                Some(why) => {
+                    info!(interface = device, why, "XDP not in use; tc handles every packet");
+                }
             }
         }
         drop(self.outcomes.insert(link.index, outcome));
@@ -199,7 +201,7 @@ impl Accelerator {
         let is_news = outcome.refused.as_ref() != Some(&why);
         if is_news {
             let device = &outcome.device;
-            warn!(device, why, "XDP no longer in use; tc handles every packet");
+            warn!(interface = device, why, "XDP no longer in use; tc handles every packet");
         }
         (outcome.refused, outcome.is_lost) = (Some(why), true);
         is_news

@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The desired state, and faults of its source.
 #[derive(Debug)]
-pub struct Intent {
+pub struct DesiredState {
     /// The plans of all Services.
     pub changes: Vec<Change>,
     /// Faults of the source itself.
@@ -31,7 +31,7 @@ pub struct Intent {
 
 /// Reads the source once and returns what the agent of this node would program. Without `--hostname-override` the node
 /// is that of the last run.
-pub async fn intent(options: &Run, config: &Config) -> Result<Intent, Error> {
+pub async fn desired_state(options: &Run, config: &Config) -> Result<DesiredState, Error> {
     let known = StateFile::read(&config.bpf_dir.value);
     let is_named = config.hostname.is_set() || known.node.is_empty();
     let node = if is_named { config.node() } else { known.node };
@@ -54,5 +54,5 @@ pub async fn intent(options: &Run, config: &Config) -> Result<Intent, Error> {
         ports: translated.map(|translated| translated.ports).unwrap_or_default(),
     };
     let changes = tracker.take().into_iter().map(change).collect();
-    Ok(Intent { changes, problems: view.problems(), is_whole: view.is_whole() })
+    Ok(DesiredState { changes, problems: view.problems(), is_whole: view.is_whole() })
 }

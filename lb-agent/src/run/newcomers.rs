@@ -173,13 +173,13 @@ impl Shared {
         match attached {
             Ok(()) if is_first => {
                 self.numbers.attached(ChangeSource::Event);
-                info!(device = name, index, role = Role::Pod.name(), "programs attached");
+                info!(interface = name, index, role = Role::Pod.name(), "programs attached");
             }
             Ok(()) => {}
             // The main loop retries, and logs a warning.
             Err(error) => {
                 let error = crate::chain(&error);
-                debug!(device = name, error, "programs could not be attached at once");
+                debug!(interface = name, error, "programs could not be attached at once");
             }
         }
     }

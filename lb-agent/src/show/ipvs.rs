@@ -23,7 +23,7 @@ type Counts = (u64, u64);
 pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let (mut all, _state_file) = entries(&maps, bpf_dir)?;
-    all.retain(|entry| entry.is_in(scope) && !entry.leaving);
+    all.retain(|entry| entry.is_in(scope) && !entry.is_draining);
     let mut flows = BTreeMap::new();
     maps.flows().each(
         |_, flow| flow.is_forward(),
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn the_layout_is_that_of_ipvsadm() {
         let entries: Vec<Entry> =
-            samples(&BTreeMap::new()).into_iter().filter(|entry| !entry.leaving).collect();
+            samples(&BTreeMap::new()).into_iter().filter(|entry| !entry.is_draining).collect();
         let flows = BTreeMap::from([((1, "10.244.0.3:8080".to_owned()), (12, 3))]);
         let found = layout(&entries, &flows);
         let lines: Vec<&str> = found.lines().collect();

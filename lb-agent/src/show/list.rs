@@ -28,7 +28,8 @@ pub struct Entry {
     pub(super) policy: &'static str,
     pub(super) affinity_seconds: u32,
     generation: u32,
-    pub(super) leaving: bool,
+    #[serde(rename = "draining")]
+    pub(super) is_draining: bool,
     source_ranges: bool,
     pub(super) cluster: Vec<Endpoint>,
     pub(super) local: Vec<Endpoint>,
@@ -92,7 +93,7 @@ fn entry(
         policy: if flags.has(Flags::LOCAL_POLICY) { "Local" } else { "Cluster" },
         affinity_seconds: service.affinity,
         generation: service.generation,
-        leaving: flags.has(Flags::DRAINING),
+        is_draining: flags.has(Flags::DRAINING),
         source_ranges: flags.has(Flags::SOURCE_RANGES),
         cluster: members(service.cluster),
         local: members(service.local),
@@ -133,7 +134,7 @@ impl Row for Entry {
             0 => String::new(),
             seconds => format!("{seconds}s"),
         };
-        let backends = match (self.leaving, self.used()) {
+        let backends = match (self.is_draining, self.used()) {
             (true, _) => "(draining)".to_owned(),
             (false, []) => "(none)".to_owned(),
             (false, used) => used.iter().map(Endpoint::in_table).collect::<Vec<_>>().join(" "),
@@ -156,7 +157,7 @@ impl Row for Entry {
     }
 
     fn tone(&self) -> Tone {
-        match (self.leaving, self.used()) {
+        match (self.is_draining, self.used()) {
             (true, _) => Tone::Faint,
             (false, []) => Tone::Bad,
             (false, _) => Tone::Plain,

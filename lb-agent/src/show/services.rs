@@ -106,7 +106,7 @@ fn ports(entries: Vec<Entry>, state_file: &StateFile) -> Vec<ServicePort> {
         let mut kinds: Vec<&'static str> = frontends.iter().map(|entry| entry.kind).collect();
         kinds.sort_unstable();
         kinds.dedup();
-        let live = || frontends.iter().filter(|entry| !entry.leaving);
+        let live = || frontends.iter().filter(|entry| !entry.is_draining);
         // The worst frontend counts: one without backends is reported although another has some.
         let state = match live().map(|entry| entry.used().len()).min() {
             None => "draining",
@@ -195,13 +195,13 @@ fn page(port: &ServicePort) -> String {
             0 => String::new(),
             seconds => format!(", affinity {seconds}s"),
         };
-        let draining = if entry.leaving { ", draining" } else { "" };
+        let draining = if entry.is_draining { ", draining" } else { "" };
         line("", "");
         line(entry.kind, &entry.frontend);
         line("  Policy", &format!("{}{affinity}{draining}", entry.policy));
         for (policy, backends) in [("Cluster", &entry.cluster), ("Local", &entry.local)] {
             // An empty set matters only under the policy that applies; the other set is empty for most frontends.
-            if backends.is_empty() && (policy != entry.policy || entry.leaving) {
+            if backends.is_empty() && (policy != entry.policy || entry.is_draining) {
                 continue;
             }
             let backends: Vec<String> = backends.iter().map(list::Endpoint::in_table).collect();

@@ -139,13 +139,7 @@ fn packets(text: &mut String, maps: &Maps) -> Result<(), Error> {
         let hooks = Hook::ALL.iter().map(|hook| verdict_counter(*hook, verdict));
         hooks.filter_map(|index| counters.get(index as usize)).sum()
     };
-    let classes = [
-        ("translated", "translated"),
-        ("turned_round", "returned"),
-        ("sent", "redirected"),
-        ("drop", "dropped"),
-    ];
-    for (class, heading) in classes {
+    for class in ["translated", "returned", "redirected", "drop"] {
         let of_class = Verdict::all().filter(|verdict| verdict.class() == class);
         let counted: Vec<String> = of_class
             .map(|verdict| (verdict.name(), sum(verdict)))
@@ -153,6 +147,7 @@ fn packets(text: &mut String, maps: &Maps) -> Result<(), Error> {
             .map(|(name, count)| format!("{name} {count}"))
             .collect();
         let value = if counted.is_empty() { "-".to_owned() } else { counted.join(", ") };
+        let heading = if class == "drop" { "dropped" } else { class };
         line(text, &format!("Packets {heading}"), &value);
     }
     Ok(())

@@ -71,8 +71,8 @@ async fn from_file(file: &Path) -> Result<Read, ClientError> {
         return Err(ClientError::NoContext { file: file.to_owned(), context, known });
     };
     let context = named.context.clone().unwrap_or_default();
-    // All files that the kubeconfig names are noted, since the client is rebuilt when one of them changes. The library
-    // reads them but does not report their names.
+    // All files that the kubeconfig names are recorded, since the client is rebuilt when one of them changes. The
+    // library reads them but does not report their names.
     let mut files = vec![file.to_owned()];
     let mut clusters = kubeconfig.clusters.iter_mut();
     let cluster = clusters.find(|named| named.name == context.cluster);

@@ -211,7 +211,7 @@ impl<O: Objects> Follow<O> {
         }
     }
 
-    /// Applies an object, or notes that it cannot be read. Returns its version.
+    /// Applies an object, or records that it cannot be read. Returns its version.
     async fn apply(&mut self, text: &str) -> Result<Option<Version>, Failure> {
         let reason = match serde_json::from_str::<O::Object>(text) {
             Ok(object) if !O::metadata(&object).name.is_empty() => {

@@ -39,12 +39,12 @@ pub struct Fixture {
     pub events: Vec<Event>,
 }
 
-/// A fragment gets another identification with another source, unless it is turned round.
+/// A fragment gets another identification with another source, unless it is returned.
 fn renumbered(packet: &Datagram, into: &Datagram) -> Datagram {
     let mut into = into.clone();
     let (before, after) = (packet.source, into.source);
-    let is_turned = after.ip == packet.destination.ip;
-    if let (Some(piece), false, false) = (&mut into.piece, before == after, is_turned) {
+    let is_returned = after.ip == packet.destination.ip;
+    if let (Some(piece), false, false) = (&mut into.piece, before == after, is_returned) {
         let other = hash::of_addresses(&before.ip, &packet.destination.ip, 0).to_ne_bytes();
         let [a, b, c, d] = other;
         let number = if before.ip.is_v4() { [0, 0, a, b] } else { [a, b, c, d] };

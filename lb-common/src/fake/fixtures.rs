@@ -41,12 +41,12 @@ mod policy;
 mod quotes;
 mod races;
 mod ranges;
+mod redirected;
 mod refused;
 mod removed;
 mod renewed;
 mod resets;
 mod sctp;
-mod sent;
 mod sets;
 mod shapes;
 mod shared_source;
@@ -81,7 +81,7 @@ pub fn all() -> Vec<Fixture> {
         shapes::all(),
         accelerator::all(),
         accelerated::all(),
-        sent::all(),
+        redirected::all(),
         shared_source::all(),
         short_cuts::all(),
         sctp::all(),

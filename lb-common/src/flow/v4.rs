@@ -180,7 +180,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_kept_is_what_was_put(
+        fn compact_entries_hold_every_field(
             (tuple, to) in (tuple(), prop_oneof![tuple(), Just(Tuple::NONE)]),
             (kind, numbers, bytes) in (1_u8..6, any::<[u32; 7]>(), any::<[u8; 3]>()),
             (seen, shown) in (any::<u64>(), prop_oneof![Just(Shown::FIN), Just(Shown::RST)]),
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_half_is_kept_here_where_both_ends_are_of_ipv4() {
+    fn entry_is_ipv4_if_both_addresses_are() {
         let (v4, v6) = (Ip::v4([192, 0, 2, 1]), Ip::v6([0x20; 16]));
         let is_v4 = |source, destination| {
             let tuple = Tuple { source, destination, ..Tuple::NONE };

@@ -2,7 +2,7 @@
 
 use crate::addr::Ip;
 use crate::config::{Settings, address};
-use crate::event::{DropReason, Event, PassReason, Turn};
+use crate::event::{DropReason, Event, PassReason, Return};
 use crate::flow::{Affinity, Client, Flow};
 use crate::forward::Refusal;
 use crate::maglev;
@@ -93,7 +93,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
         // These are replies to processes of this node that send to such an address from that same address.
         let is_hosts = choice.service.flags.has(Flags::HOST);
         let pass = Refusal::Pass(PassReason::NotOurs);
-        Err(if is_hosts { pass } else { Refusal::Reject(Turn::UnknownPort) })
+        Err(if is_hosts { pass } else { Refusal::Reject(Return::UnknownPort) })
     } else if settings.services.are_known() {
         Err(Refusal::Drop(DropReason::UnallocatedAddress))
     } else {
@@ -134,10 +134,10 @@ pub(super) fn choose<T: Clock + Node + Services>(
     let service = &choice.service;
     let flags = service.flags;
     if flags.has(Flags::ADDRESS) {
-        return Err(Refusal::Reject(Turn::UnknownPort));
+        return Err(Refusal::Reject(Return::UnknownPort));
     }
     if flags.has(Flags::DRAINING) {
-        return Err(Refusal::Pass(PassReason::Leaving));
+        return Err(Refusal::Pass(PassReason::DrainingFrontend));
     }
     if flags.has(Flags::SOURCE_RANGES)
         && !tables.allows(&Source::new(service.id, choice.asker.source))
@@ -150,7 +150,7 @@ pub(super) fn choose<T: Clock + Node + Services>(
         return Err(if only_local && flags.has(Flags::ANYWHERE) {
             Refusal::Drop(DropReason::NoLocalBackend)
         } else {
-            Refusal::Reject(Turn::NoBackend)
+            Refusal::Reject(Return::NoBackend)
         });
     }
     choice.scope = u32::from(only_local);

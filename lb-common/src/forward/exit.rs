@@ -6,7 +6,7 @@ pub(super) mod redirect;
 pub(super) mod rewrite;
 
 use crate::config::Settings;
-use crate::event::{DropReason, Sent, Translation, Turn, Verdict};
+use crate::event::{DropReason, Redirect, Return, Translation, Verdict};
 use crate::flow::{Kind, Side, Tuple};
 use crate::forward::Scratch;
 use crate::packet::Packet;
@@ -108,18 +108,18 @@ pub(super) fn leave<P: Packet>(
     what: Translation,
 ) -> Verdict {
     let (done, verdict) = match exit.to {
-        ExitTo::Stack if kind == Kind::HAIRPIN => return turn_round(packet, Turn::Hairpin),
+        ExitTo::Stack if kind == Kind::HAIRPIN => return return_packet(packet, Return::Hairpin),
         ExitTo::Stack => return Verdict::Translated(what),
-        ExitTo::Device => return Verdict::Sent(Sent::FromHost),
-        ExitTo::StackAt => (show(packet, &exit.route), Sent::ToHost),
+        ExitTo::Device => return Verdict::Redirected(Redirect::FromHost),
+        ExitTo::StackAt => (show(packet, &exit.route), Redirect::ToHost),
         ExitTo::NextHop => {
             let is_answer = matches!(kind, Kind::REPLY | Kind::UNMASQUERADE);
-            let verdict = if is_answer { Sent::Reply } else { Sent::Forward };
+            let verdict = if is_answer { Redirect::Reply } else { Redirect::Forward };
             (next_hop::write(packet, view, &exit.route), verdict)
         }
     };
     match done {
-        Some(()) => Verdict::Sent(verdict),
+        Some(()) => Verdict::Redirected(verdict),
         None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }
@@ -132,9 +132,9 @@ fn show<P: Packet>(packet: &mut P, route: &Route) -> Option<()> {
 
 /// Ends the path of a packet that goes back to its sender: swaps the link-layer addresses.
 #[inline(always)]
-pub(super) fn turn_round<P: Packet>(packet: &mut P, why: Turn) -> Verdict {
+pub(super) fn return_packet<P: Packet>(packet: &mut P, why: Return) -> Verdict {
     match swap_link(packet) {
-        Some(()) => Verdict::TurnedRound(why),
+        Some(()) => Verdict::Returned(why),
         None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }

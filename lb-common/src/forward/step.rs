@@ -1,7 +1,7 @@
 //! The types that all steps of the path share: the role of an interface, refusals, and the verdict that ends a path.
 
 use crate::config::Settings;
-use crate::event::{DropReason, PassReason, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Return, Verdict};
 use crate::tables::Node;
 
 /// The kind of interface a program is attached to.
@@ -25,7 +25,7 @@ impl Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The client is told, by a reset or an ICMP error (contract 3.7).
-    Reject(Turn),
+    Reject(Return),
     /// The packet is dropped without an answer.
     Drop(DropReason),
     /// The packet is passed to the stack: no Service has its destination after all.

@@ -9,7 +9,7 @@ use std::string::String;
 use std::vec::Vec;
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
-use crate::event::{DropReason, Hook, PassReason, Translation, Turn, Verdict};
+use crate::event::{DropReason, Hook, PassReason, Return, Translation, Verdict};
 use crate::fake::{
     Datagram, Fake, Fixture, Step, Transport, assert_packet_eq, at, fixtures, is_fast, run, run_in,
     run_whole, world, wrong_checksums,
@@ -25,7 +25,7 @@ mod records;
 mod two_layouts;
 
 #[test]
-fn every_fixture_is_what_it_says() {
+fn every_fixture_ends_as_expected() {
     let mut failed = Vec::new();
     for fixture in fixtures::chosen() {
         if let Err(panic) =
@@ -55,7 +55,7 @@ fn every_fixture_leaves_the_entries_that_it_should() {
 
 /// In the kernel, working memory is what the packet before has left there.
 #[test]
-fn what_another_packet_has_left_in_working_memory_changes_nothing() {
+fn leftovers_in_working_memory_change_nothing() {
     let mut scratch = Scratch::default();
     let there = fixtures::all();
     let back = fixtures::all().into_iter().rev();
@@ -145,7 +145,7 @@ fn every_verdict_has_a_fixture() {
 }
 
 #[test]
-fn what_is_dropped_or_passed_is_untouched() {
+fn dropped_and_passed_packets_are_untouched() {
     for fixture in fixtures::all() {
         let tables = fixture.tables.clone();
         for step in &fixture.steps {
@@ -158,7 +158,7 @@ fn what_is_dropped_or_passed_is_untouched() {
 }
 
 #[test]
-fn what_is_not_ours_costs_no_look_up() {
+fn packets_of_no_service_cost_no_lookup() {
     for (pod, remote, client) in [
         (world::POD4, world::REMOTE4, world::CLIENT4),
         (world::POD6, world::REMOTE6, world::CLIENT6),
@@ -185,7 +185,7 @@ fn what_is_not_ours_costs_no_look_up() {
 }
 
 #[test]
-fn the_fast_path_decides_what_the_whole_one_does() {
+fn fast_path_and_whole_path_decide_alike() {
     let mut decided = BTreeSet::new();
     // Where others write to the tables in between, every look-up is a step of its own.
     let quiet = |fixture: &Fixture| fixture.tables.meanwhile.borrow().is_empty();
@@ -232,7 +232,7 @@ fn transports() -> impl Strategy<Value = Transport> {
 }
 
 fn step(hook: Hook, packet: Vec<u8>) -> Step {
-    Step { hook, from_host: false, packet, verdict: Verdict::TurnedRound(Turn::Echo), out: None }
+    Step { hook, from_host: false, packet, verdict: Verdict::Returned(Return::Echo), out: None }
 }
 
 proptest! {

@@ -121,14 +121,14 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_of_ours_that_became_worse_is_a_regression() {
+    fn worse_figure_of_the_agent_is_a_regression() {
         let (fine, text) = said(&[1.0, 1.01, 1.02], &[0.8, 0.81, 0.82], true);
         assert!(!fine, "{text}");
         assert!(text.contains("WORSE by 20 %: ratio (route pod-far, way ours): 1.01"), "{text}");
     }
 
     #[test]
-    fn what_is_beside_ours_is_shown_and_not_judged() {
+    fn figures_of_others_are_shown_but_not_judged() {
         let (fine, text) = said(&[1.0, 1.01, 1.02], &[0.8, 0.81, 0.82], false);
         assert!(fine && text.contains("worse, not judged by 20 %"), "{text}");
     }

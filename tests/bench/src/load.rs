@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn children_of_children_are_ours() {
+    fn children_of_children_are_descendants() {
         let process = |parent| Process { parent, is_kernel: false, ticks: 0 };
         let processes: BTreeMap<u32, Process> =
             [(10, process(1)), (11, process(10)), (12, process(11)), (13, process(1))].into();
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn work_of_ours_is_no_disturbance_by_others() {
+    fn own_work_is_no_disturbance() {
         let before = Usage { at: Instant::now(), others: 100, stolen: 0, cpus: 2.0 };
         let later = before.at + std::time::Duration::from_secs(1);
         let calm = Usage { at: later, others: 105, stolen: 0, cpus: 2.0 };

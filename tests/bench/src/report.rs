@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_says_what_was_dropped_and_what_is_disturbed() {
+    fn page_names_dropped_and_disturbed_rounds() {
         let mut row = Row::new(&[("way", "ours")], ("rate", "x"), &[1.0].into_iter().collect());
         row.dropped = 3;
         let machine = Machine::here(None).unwrap();

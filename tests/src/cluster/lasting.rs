@@ -26,7 +26,7 @@ pub struct Sizes {
     pub asking: usize,
     /// Whether another server may answer the continuous sockets of node processes after a change, because their flows
     /// begin again.
-    pub hosts_begin_anew: bool,
+    pub hosts_begin_again: bool,
 }
 
 /// A silent socket, its description, and the server that answered it first.
@@ -42,13 +42,13 @@ struct Silent<'a> {
 struct Asking<'a> {
     what: String,
     many: Many<'a>,
-    begins_anew: bool,
+    begins_again: bool,
 }
 
 impl Asking<'_> {
     /// Whether a socket lost a question, or was answered by another server without permission.
     fn is_harmed(&self, ledger: &Ledger) -> bool {
-        ledger.lost() > 0 || !(self.begins_anew || ledger.moved.is_empty())
+        ledger.lost() > 0 || !(self.begins_again || ledger.moved.is_empty())
     }
 }
 
@@ -84,8 +84,8 @@ impl<'a> Lasting<'a> {
                 let number = sizes.asking.div_ceil(sets) as u64;
                 let many = from.peer().rounds(question, number).context(what.clone())?;
                 let is_host = nodes.iter().any(|node| node.name() == from.name());
-                let begins_anew = sizes.hosts_begin_anew && is_host;
-                asking.push(Asking { what, many, begins_anew });
+                let begins_again = sizes.hosts_begin_again && is_host;
+                asking.push(Asking { what, many, begins_again });
             }
         }
         Ok(Self { silent, asking })

@@ -32,7 +32,7 @@ pub fn sums<'a>(
         // The checksum of a packet that goes back where it came from, such as a rejection, is never read. The stack of
         // a pod reads that of a packet that was sent there.
         let (verdict, _) = run(step, &host);
-        if matches!(verdict, Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Sent(_)) {
+        if matches!(verdict, Verdict::Pass(_) | Verdict::Translated(_) | Verdict::Redirected(_)) {
             sums.extend(is_right.map(|is_right| (step, is_right)));
         }
     }

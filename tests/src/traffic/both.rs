@@ -60,7 +60,7 @@ mod tests {
     use crate::traffic::server::Server;
 
     #[test]
-    fn answers_are_counted_by_whom_they_answer() {
+    fn answers_are_counted_by_the_address_of_the_server() {
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let ports = [0; 2].map(|port| {
             let free = UdpSocket::bind(at(port)).unwrap();

@@ -47,7 +47,7 @@ impl Ledger {
         self.lost.values().sum()
     }
 
-    fn note(&mut self, name: &str, what: &str) {
+    fn record(&mut self, name: &str, what: &str) {
         if self.first.len() < NAMED {
             self.first.push(format!("{} {name}: {what}", Timestamp::now()));
         }
@@ -115,7 +115,7 @@ fn ask_all(members: &mut [Member], ask: &Ask, ledger: &Mutex<Ledger>) {
                 ledger.answered += 1;
                 if answer.server != member.server {
                     let how = format!("from {} to {}", member.server, answer.server);
-                    ledger.note(&member.name, &how);
+                    ledger.record(&member.name, &how);
                     *ledger.moved.entry(how).or_default() += 1;
                     member.server = answer.server;
                 }
@@ -124,7 +124,7 @@ fn ask_all(members: &mut [Member], ask: &Ask, ledger: &Mutex<Ledger>) {
                 // A socket is counted once; it asks no more.
                 member.is_lost = true;
                 let how = failure.to_string();
-                ledger.note(&member.name, &how);
+                ledger.record(&member.name, &how);
                 *ledger.lost.entry(how).or_default() += 1;
             }
         }

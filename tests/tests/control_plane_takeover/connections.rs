@@ -128,7 +128,7 @@ fn sizes_there(protocol: Protocol) -> Sizes {
         Protocol::Tcp => (campaign::size(200, 5_000), campaign::size(200, 5_000)),
         Protocol::Udp => (campaign::size(50, 500), campaign::size(50, 500)),
     };
-    Sizes { silent, asking, hosts_begin_anew: false }
+    Sizes { silent, asking, hosts_begin_again: false }
 }
 
 /// The numbers of sockets on the way back. The flow of a silent UDP socket would expire before the last step. Datagrams
@@ -138,7 +138,7 @@ fn sizes_back(protocol: Protocol) -> Sizes {
     match protocol {
         Protocol::Tcp => sizes_there(protocol),
         Protocol::Udp => {
-            Sizes { silent: 0, asking: campaign::size(50, 1_000), hosts_begin_anew: true }
+            Sizes { silent: 0, asking: campaign::size(50, 1_000), hosts_begin_again: true }
         }
     }
 }

@@ -40,7 +40,7 @@ fn pins(rig: &Rig, name: &str) -> Result<PathBuf> {
 }
 
 #[test]
-fn a_program_that_somebody_detaches_is_attached_again_and_counted() -> Result<()> {
+fn detached_program_is_attached_again_and_counted() -> Result<()> {
     let builder = Topology::builder(Shape::Routed).without_checksum_offload();
     let rig = start(builder, "native")?;
     until_shown(rig.agent(0)?, "attached")?;
@@ -134,7 +134,7 @@ fn occupy(node: &Node) -> Result<Ebpf> {
 }
 
 #[test]
-fn somebody_elses_program_is_left_alone_and_followed() -> Result<()> {
+fn program_of_another_owner_is_left_alone_and_followed() -> Result<()> {
     let rig = Rig::build(Topology::builder(Shape::Routed).without_checksum_offload())?;
     let near = Service::new("near", 10)?.port(80, TARGET).node_port(30_080).pods(&[rig.pod(0, 1)?]);
     rig.manifests().apply(&near)?;

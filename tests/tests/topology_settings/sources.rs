@@ -54,7 +54,7 @@ fn is_answered_with_mtu(asker: Asker<'_>, path: ServicePath, world: &World) -> R
 }
 
 /// A Service without endpoints refuses; a load balancer address with other clients' source ranges is silent.
-pub(crate) fn who_may_not_is_refused_or_hears_nothing(world: &World) -> Result<()> {
+pub(crate) fn forbidden_clients_are_refused_or_get_no_answer(world: &World) -> Result<()> {
     let askers = world.askers()?;
     let all = askers.iter().map(|asker| {
         move || {

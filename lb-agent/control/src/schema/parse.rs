@@ -13,7 +13,7 @@ pub(crate) struct Parsed {
     pub(crate) duplicates: Vec<String>,
 }
 
-/// Parses JSON, and notes the paths of duplicate fields.
+/// Parses JSON, and records the paths of duplicate fields.
 pub(crate) fn json(bytes: &[u8]) -> Result<Parsed, String> {
     let duplicates = RefCell::default();
     let seed = Node { path: String::new(), duplicates: &duplicates };

@@ -1,5 +1,5 @@
-//! Records beside the maps what their bytes mean: directories `meanings/<map>-<fingerprint>`, because a bpffs cannot
-//! contain files.
+//! Records the fingerprint of each map beside the maps: directories `meanings/<map>-<fingerprint>`, because a bpffs
+//! cannot contain files.
 //!
 //! Maps of one size may contain different types in two layouts. A map without the right fingerprint is not read.
 
@@ -13,7 +13,7 @@ use lb_common::maps::Content;
 use tracing::info;
 
 use crate::datapath::error::Error;
-use crate::datapath::names::{LAYOUT, MEANINGS};
+use crate::datapath::names::{FINGERPRINTS, LAYOUT};
 use crate::datapath::pins::{list, remove_pin};
 use crate::maps::{SHAPES, Shape};
 
@@ -22,7 +22,7 @@ pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
     entry(layout, shape).is_dir()
 }
 
-/// Reports whether the maps below a `--bpf-dir` belong to a build that gives their bytes another meaning.
+/// Reports whether the maps below a `--bpf-dir` belong to a build whose maps of the same name have other fingerprints.
 pub fn is_of_another_build(dir: &Path) -> bool {
     let layout = dir.join(LAYOUT);
     others(&layout).is_ok_and(|others| !others.is_empty())
@@ -32,7 +32,7 @@ pub fn is_of_another_build(dir: &Path) -> bool {
 /// new name the other build's maps are taken over like those of any other layout.
 pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     let ours = dir.join(LAYOUT);
-    // Counters with another meaning are just reset.
+    // Counters with another fingerprint are just reset.
     let other = others(&ours)?.into_iter().find(|shape| shape.content != Content::Counters);
     let Some(shape) = other else { return Ok(()) };
     let names = (0_u32..).map(|number| dir.join(format!("v{number}")));
@@ -53,9 +53,9 @@ pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Returns the maps of a layout for which an earlier run recorded another meaning.
+/// Returns the maps of a layout for which an earlier run recorded another fingerprint.
 fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
-    let recorded = list(&layout.join(MEANINGS))?;
+    let recorded = list(&layout.join(FINGERPRINTS))?;
     let is_other = |shape: &&Shape| {
         let is_there = layout.join("maps").join(shape.name).exists();
         is_there && recorded.iter().any(|entry| is_about(entry, shape)) && !is_same(layout, shape)
@@ -63,9 +63,9 @@ fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
     Ok(SHAPES.iter().filter(is_other).collect())
 }
 
-/// Records the meaning of our maps. To be called after [`set_aside`].
+/// Records the fingerprints of our maps. To be called after [`set_aside`].
 pub(in crate::datapath) fn record(layout: &Path) -> Result<(), Error> {
-    let recorded = list(&layout.join(MEANINGS))?;
+    let recorded = list(&layout.join(FINGERPRINTS))?;
     for shape in &SHAPES {
         let entry = entry(layout, shape);
         // This record is about a map that was removed.
@@ -92,10 +92,10 @@ fn is_about(entry: &Path, shape: &Shape) -> bool {
 }
 
 fn entry(layout: &Path, shape: &Shape) -> PathBuf {
-    layout.join(MEANINGS).join(format!("{}-{:016x}", shape.name, fingerprint(shape)))
+    layout.join(FINGERPRINTS).join(format!("{}-{:016x}", shape.name, fingerprint(shape)))
 }
 
-/// Returns the fingerprint of a map: types, kind and fixed size; for counters also the meaning of each position.
+/// Returns the fingerprint of a map: types, kind and fixed size; for counters also the name of each position.
 fn fingerprint(shape: &Shape) -> u64 {
     let of = shaped(shape.fingerprint, shape);
     if shape.content == Content::Counters { counters(of) } else { of }
@@ -107,7 +107,7 @@ pub(super) fn shaped(hash: u64, shape: &Shape) -> u64 {
     number(named(hash, &shape.to_string()), entries.into())
 }
 
-/// Adds the meaning of each counter to a hash, in order.
+/// Adds the name of each counter to a hash, in order.
 fn counters(hash: u64) -> u64 {
     let hooks = Hook::ALL.iter().map(|hook| hook.name());
     let verdicts = Verdict::all().map(Verdict::name);
@@ -131,7 +131,7 @@ mod tests {
         record(&layout).unwrap();
         assert!(SHAPES.iter().all(|shape| is_same(&layout, shape)));
         // A fingerprint of another build is about a map that does not exist, so there is nothing to take over.
-        let other = layout.join(MEANINGS).join("FLOWS6-0123456789abcdef");
+        let other = layout.join(FINGERPRINTS).join("FLOWS6-0123456789abcdef");
         fs::rename(entry(&layout, flows), &other).unwrap();
         assert!(!is_same(&layout, flows) && !is_of_another_build(dir));
         record(&layout).unwrap();
@@ -157,7 +157,7 @@ mod tests {
         }
         forget_counters(&layout).unwrap();
         assert!(layout.join("maps/COUNTERS").exists(), "this build counts the same");
-        let other = layout.join(MEANINGS).join("COUNTERS-0123456789abcdef");
+        let other = layout.join(FINGERPRINTS).join("COUNTERS-0123456789abcdef");
         fs::rename(entry(&layout, Shape::of("COUNTERS").unwrap()), other).unwrap();
         assert!(is_of_another_build(dir), "our names would be wrong for them");
         set_aside(dir).unwrap();

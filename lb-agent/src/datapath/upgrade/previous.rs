@@ -1,7 +1,7 @@
 //! The data path of another layout, left by another version. It serves until ours is loaded beside it and programmed.
 //! Then its links are taken over one by one, each atomically.
 //!
-//! Maps of the same shape and meaning are copied. Others start empty, and the log says so.
+//! Maps of the same shape and fingerprint are copied. Others start empty, and the log says so.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -81,8 +81,8 @@ impl Previous {
         Ok(())
     }
 
-    /// Shares maps that packets write between the newest layout and ours, where shape, meaning and size are the same.
-    /// Flows that either programs begin are then known to both.
+    /// Shares maps that packets write between the newest layout and ours, where shape, fingerprint and size are the
+    /// same. Flows that either programs begin are then known to both.
     pub(in crate::datapath) fn share(
         &self,
         maps: &Path,

@@ -121,7 +121,7 @@ fn pinned(path: &Path, shape: &Shape, dir: &Path) -> Result<Option<MapInfo>, Err
 }
 
 /// Returns the type of a pinned object that is not a map. A program or a link would also answer the request for its
-/// shape, with another meaning.
+/// shape, with other numbers.
 fn other_than_map(path: &Path) -> Option<String> {
     let object = syscall::open_pin(path).ok()?;
     let kind = fs::read_link(format!("/proc/self/fd/{}", object.as_raw_fd())).ok()?;

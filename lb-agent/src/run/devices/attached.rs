@@ -90,12 +90,12 @@ fn write(flags: &mut BTreeMap<u32, u32>, maps: &mut Maps, assignment: &Assignmen
     }
     let all = device.flags | wanted;
     if let Err(error) = maps.put_device(*index, &Device { flags: all, ..*device }) {
-        warn!(device = name, error = crate::chain(&error), "writing the interface failed");
+        warn!(interface = name, error = crate::chain(&error), "writing the interface failed");
         return;
     }
     flags.insert(*index, wanted);
     if (written ^ wanted) & Device::TAKES_FRAMES != 0 {
         let enabled = wanted & Device::TAKES_FRAMES != 0;
-        info!(device = name, enabled, "XDP redirect switched");
+        info!(interface = name, enabled, "XDP redirect switched");
     }
 }

@@ -156,7 +156,7 @@ impl Attachments {
                 if !was_early {
                     let (name, index) = (&device.name, device.index);
                     numbers.attached(self.source);
-                    info!(device = name, index, role = device.role.name(), "programs attached");
+                    info!(interface = name, index, role = device.role.name(), "programs attached");
                 }
                 self.attached.insert(device);
             }
@@ -166,12 +166,12 @@ impl Attachments {
                     // A pod that ended before its interface was attached is no fault, so no warning.
                     if device_name(device.index).is_none() {
                         debug!(
-                            device = device.name,
+                            interface = device.name,
                             error, "interface disappeared before it was attached"
                         );
                     } else {
                         warn!(
-                            device = device.name,
+                            interface = device.name,
                             error, "programs could not be attached yet; retrying"
                         );
                     }
@@ -191,9 +191,9 @@ impl Attachments {
     fn detach(&mut self, index: u32, maps: &mut Maps) {
         let Some(device) = self.attached.remove(index) else { return };
         match self.forget(index, maps) {
-            Ok(()) => info!(device = device.name, index, "interface is no longer served"),
+            Ok(()) => info!(interface = device.name, index, "interface is no longer served"),
             Err(error) => {
-                warn!(device = device.name, index, error, "removing the interface failed");
+                warn!(interface = device.name, index, error, "removing the interface failed");
             }
         }
     }

@@ -32,16 +32,16 @@ impl Reports {
     pub(super) fn replace(mut self, earlier: &mut Self) {
         // These reports are made at other times than the rest.
         self.hidden = std::mem::take(&mut earlier.hidden);
-        for device in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
+        for interface in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
             warn!(
-                device,
+                interface,
                 "treated as a pod interface, but it may lead outside; say which with \
                  --external-device or --pod-device"
             );
         }
-        for device in self.unreadable.iter().filter(|it| !earlier.unreadable.contains(it)) {
+        for interface in self.unreadable.iter().filter(|it| !earlier.unreadable.contains(it)) {
             warn!(
-                device,
+                interface,
                 "not served: its packets start with neither an Ethernet nor an IP header"
             );
         }

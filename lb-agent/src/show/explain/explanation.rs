@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use lb_common::addr::Protocol;
 use lb_common::config::Settings;
-use lb_common::event::{Turn, Verdict};
+use lb_common::event::{Return, Verdict};
 use lb_common::flow::Flow;
 use lb_common::forward::{Next, Scratch, is_local_only};
 use lb_common::service::{Backend, Flags, Frontend, Service};
@@ -116,7 +116,7 @@ pub(super) fn explain(
     let name = service.and_then(|service| state_file.names.get(&service.id));
     let arrives = matches!(
         verdict,
-        Verdict::Translated(_) | Verdict::Sent(_) | Verdict::TurnedRound(Turn::Hairpin)
+        Verdict::Translated(_) | Verdict::Redirected(_) | Verdict::Returned(Return::Hairpin)
     );
     // Only a flow that begins with this packet selects a backend; the place of a backend is known only then.
     let is_begun = matches!(scratch.next, Next::First | Next::Direct);

@@ -1,13 +1,13 @@
 //! The meaning of a verdict, and the change after which the packet would arrive.
 
-use lb_common::event::{DropReason, PassReason, Turn, Verdict};
+use lb_common::event::{DropReason, PassReason, Return, Verdict};
 
 pub(super) const fn meaning(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Pass(reason) => reason.meaning(),
         Verdict::Translated(what) => what.meaning(),
-        Verdict::TurnedRound(why) => why.meaning(),
-        Verdict::Sent(what) => what.meaning(),
+        Verdict::Returned(why) => why.meaning(),
+        Verdict::Redirected(what) => what.meaning(),
         Verdict::Drop(reason) => reason.meaning(),
     }
 }
@@ -24,10 +24,10 @@ pub(super) fn remedy(verdict: Verdict, name: Option<&String>) -> Option<String> 
         },
     );
     let words = match verdict {
-        Verdict::TurnedRound(Turn::NoBackend) => {
+        Verdict::Returned(Return::NoBackend) => {
             format!("make an endpoint ready, and give its slice a port of this name: see {slices}")
         }
-        Verdict::TurnedRound(Turn::UnknownPort) => {
+        Verdict::Returned(Return::UnknownPort) => {
             "use a port of the Service: `lb-agent lb list` shows all frontends".to_owned()
         }
         Verdict::Drop(DropReason::NoLocalBackend) => {
@@ -46,7 +46,7 @@ pub(super) fn remedy(verdict: Verdict, name: Option<&String>) -> Option<String> 
                 .to_owned()
         }
         Verdict::Pass(_) | Verdict::Drop(_) => "look up the verdict in docs/metrics.md".to_owned(),
-        Verdict::Translated(_) | Verdict::Sent(_) | Verdict::TurnedRound(_) => return None,
+        Verdict::Translated(_) | Verdict::Redirected(_) | Verdict::Returned(_) => return None,
     };
     Some(words)
 }

@@ -7,7 +7,7 @@
 
 use crate::addr::Port;
 use crate::config::Settings;
-use crate::event::{DropReason, Event, PassReason, Turn, Verdict};
+use crate::event::{DropReason, Event, PassReason, Return, Verdict};
 use crate::flow::{FlowKey, Fragment, Held, Ports, Tuple};
 use crate::forward::{Scratch, Step, ready};
 use crate::packet::Packet;
@@ -119,7 +119,7 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
     let taken = tables.read_held(fragment, &mut take).flatten();
     taken.ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     tables.remove_held(fragment);
-    Err(Verdict::TurnedRound(Turn::Fragment))
+    Err(Verdict::Returned(Return::Fragment))
 }
 
 /// Gives a later fragment that goes out the ports of its datagram. Without them it passes unchanged: ports are never

@@ -9,7 +9,7 @@
 
 use crate::addr::{Ip, Protocol};
 use crate::config::{Settings, address};
-use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
 use crate::forward::begin::ports;
 use crate::forward::exit::{self, ExitTo, next_hop};
@@ -190,7 +190,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
         match packet.route_of_host(to, headers.key.protocol, length, &mut exit.route) {
             RouteResult::Known | RouteResult::NoNeighbour => {}
             RouteResult::TooBig => {
-                (*next, *refusal) = (Next::Refuse, Refusal::Reject(Turn::TooBig));
+                (*next, *refusal) = (Next::Refuse, Refusal::Reject(Return::TooBig));
                 return Ok(());
             }
             RouteResult::None => return Err(Verdict::Drop(DropReason::NoRoute)),

@@ -6,7 +6,7 @@
 use crate::addr::Ip;
 use crate::checksum::Difference;
 use crate::config::Settings;
-use crate::event::{DropReason, PassReason, Translation, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::forward::exit::{self, ExitTo, next_hop, rewrite};
 use crate::forward::rare::{host, quoted};
@@ -157,14 +157,14 @@ fn echo<P: Packet, T: Tables>(
         });
     }
     if !settings.has(Settings::ANSWER_ECHO) {
-        return Ok(Refusal::Reject(Turn::UnknownPort));
+        return Ok(Refusal::Reject(Return::UnknownPort));
     }
     if next_hop::is_for_another(packet, tables, *side) {
         return Err(Verdict::Pass(PassReason::OtherMachine));
     }
     tuple.write_reversed(new);
     reply(packet, headers, new).ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
-    Err(exit::turn_round(packet, Turn::Echo))
+    Err(exit::return_packet(packet, Return::Echo))
 }
 
 #[inline(always)]

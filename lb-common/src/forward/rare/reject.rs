@@ -9,7 +9,7 @@
 
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
-use crate::event::{DropReason, PassReason, Turn, Verdict};
+use crate::event::{DropReason, PassReason, Return, Verdict};
 use crate::flow::{FlowKey, Tuple};
 use crate::forward::exit::next_hop;
 use crate::forward::{Refusal, Scratch, Step, exit};
@@ -69,7 +69,7 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
         return Err(Verdict::Pass(PassReason::OtherMachine));
     }
     let bucket = hash::rejections(&tuple.destination, tuple.destination_port, *protocol);
-    if why != Turn::TooBig && !tables.may_reject(bucket) {
+    if why != Return::TooBig && !tables.may_reject(bucket) {
         return Err(Verdict::Drop(DropReason::RejectLimited));
     }
     Err(answer(packet, headers, exit.route.mtu, why))
@@ -78,7 +78,7 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
 /// Turns the packet into its own rejection, or into the error that tells its sender how large a packet may be (RFC
 /// 1191, RFC 8201).
 #[inline(always)]
-fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> Verdict {
+fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Return) -> Verdict {
     let Headers { view, key: FlowKey { tuple: asked, .. }, .. } = headers;
     // Never answer a RST (RFC 9293 3.10.7.1). For an error that quotes no ports its receiver finds no socket.
     if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
@@ -86,12 +86,12 @@ fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> 
     }
     let [_, _, high, low] = mtu.to_be_bytes();
     let message = match (view.v4, why) {
-        (true, Turn::TooBig) => [3, 4, 0, 0, high, low],
+        (true, Return::TooBig) => [3, 4, 0, 0, high, low],
         (true, _) => PORT_UNREACHABLE_V4,
-        (false, Turn::TooBig) => [2, 0, 0, 0, high, low],
+        (false, Return::TooBig) => [2, 0, 0, 0, high, low],
         (false, _) => PORT_UNREACHABLE_V6,
     };
-    let is_reset = view.protocol == Protocol::TCP && view.plain && why != Turn::TooBig;
+    let is_reset = view.protocol == Protocol::TCP && view.plain && why != Return::TooBig;
     // VERIFIER: one call for each family: the verifier walks each call with all of its loops.
     let done = match (view.v4, is_reset) {
         (true, _) => error_v4(packet, view, asked, message),
@@ -99,7 +99,7 @@ fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Turn) -> 
         (false, false) => error_v6(packet, view, asked, message),
     };
     match done {
-        Some(()) => exit::turn_round(packet, why),
+        Some(()) => exit::return_packet(packet, why),
         None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }

@@ -144,7 +144,7 @@ fn socket_that_is_bound_to_a_port_is_left_to_its_packets() {
 }
 
 #[test]
-fn no_address_is_nobodys() {
+fn unspecified_address_is_left_alone() {
     for (family, any) in FAMILIES.iter().zip(["0.0.0.0:30080", "[::]:30080"]) {
         let mut tables = plain(family);
         tables.settings.node.socket_mode = Settings::SOCKETS_ALL;
@@ -158,7 +158,7 @@ fn no_address_is_nobodys() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone() {
+fn calls_to_no_service_are_left_alone() {
     let tables = plain(&V4);
     for to in [NOBODY, world::REMOTE4, "192.168.0.10:30081", "192.168.0.11:30080", "127.0.0.1:80"] {
         let asked = call(to, Protocol::TCP, SOCKET);
@@ -168,7 +168,7 @@ fn what_is_not_ours_is_left_alone() {
 }
 
 #[test]
-fn without_backends_it_is_refused_and_what_is_forbidden_is_left_to_the_packet() {
+fn call_is_refused_without_backends_and_left_if_forbidden() {
     for family in &FAMILIES {
         let empty = node(family, &[], |service| service);
         let forbidden = node(family, &family.backends, |service| Service {

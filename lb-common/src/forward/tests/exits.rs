@@ -7,13 +7,13 @@ use std::vec::Vec;
 use super::step;
 use crate::addr::{Ip, Protocol};
 use crate::config::{Device, Settings};
-use crate::event::{Event, Hook, PassReason, Sent, Translation, Turn, Verdict};
+use crate::event::{Event, Hook, PassReason, Redirect, Return, Translation, Verdict};
 use crate::fake::{Bytes, Datagram, Fake, Home, Piece, Transport, at, ip, run, run_in, world};
 use crate::flow::Kind;
 use crate::forward::{Role, Scratch, egress, ingress};
 use crate::wire::tcp;
 
-const FORWARD: Verdict = Verdict::Sent(Sent::Forward);
+const FORWARD: Verdict = Verdict::Redirected(Redirect::Forward);
 const BY_THE_STACK: Verdict = Verdict::Translated(Translation::Forward);
 
 /// A node with bypasses, a ClusterIP and a `NodePort`. Interface 1 is a port of the one in the routes.
@@ -128,7 +128,8 @@ fn of_host(change: impl Fn(&mut Datagram), segment: usize) -> Verdict {
 fn packet_of_the_host_to_be_split_is_as_large_as_its_parts() {
     let largest = usize::from(world::OUT_MTU) - 20 - 8;
     let large = |packet: &mut Datagram| packet.payload = [7; 3_000].to_vec();
-    let [fits, large_one] = [Verdict::Sent(Sent::FromHost), Verdict::TurnedRound(Turn::TooBig)];
+    let [fits, large_one] =
+        [Verdict::Redirected(Redirect::FromHost), Verdict::Returned(Return::TooBig)];
     for (segment, verdict) in [(1, fits), (largest, fits), (largest + 1, large_one), (0, large_one)]
     {
         assert_eq!(of_host(large, segment), verdict, "{segment}");
@@ -173,9 +174,10 @@ fn packets_go_to_the_peer_of_a_veth_unless_they_are_masqueraded() {
 #[test]
 fn answer_to_a_port_of_a_bridge_goes_to_the_bridge_and_not_to_the_peer() {
     let udp = Transport::Udp(true);
-    let [sent, kept] = [Verdict::Sent(Sent::Reply), Verdict::Pass(PassReason::NotOurs)];
+    let [redirected, kept] =
+        [Verdict::Redirected(Redirect::Reply), Verdict::Pass(PassReason::NotOurs)];
     for (flags, verdict, events) in
-        [(Device::BYPASS | Device::PEER, sent, 0), (Device::PEER, kept, 1), (0, kept, 1)]
+        [(Device::BYPASS | Device::PEER, redirected, 0), (Device::PEER, kept, 1), (0, kept, 1)]
     {
         let mut tables = node(world::REMOTE4, false);
         tables.devices.remove(&world::OUT);
@@ -212,7 +214,7 @@ fn packet_of_a_process_keeps_its_source_where_its_backend_has_the_same_interface
         let mut asks = step(Hook::ExternalEgress, Datagram::udp(chosen, world::CLUSTER4).build());
         asks.from_host = true;
         let (verdict, sent) = run(&asks, &tables);
-        assert_eq!(verdict, Verdict::Sent(Sent::FromHost), "{backend}");
+        assert_eq!(verdict, Verdict::Redirected(Redirect::FromHost), "{backend}");
         let source = Ip::v4(sent[SOURCE].first_chunk().copied().expect("an IPv4 header"));
         assert_eq!(source, at(chosen).ip, "to {backend}");
     }

@@ -144,7 +144,7 @@ fn datagrams_are_a_stream_after_two_seconds_of_both_ends() {
         let _asked = silent.asks(0);
         silent.wait(1);
     }
-    assert_eq!(silent.protected(), 0, "nobody answered");
+    assert_eq!(silent.protected(), 0, "no answer");
 }
 
 #[test]
@@ -296,12 +296,12 @@ fn reset_that_only_its_sender_survives_stays() {
 }
 
 #[test]
-fn displaced_entries_are_made_anew() {
+fn displaced_entries_are_restored() {
     let exchange = Exchange::tcp();
     let _new = exchange.asks(tcp::SYN);
     let reply = key(world::LOCAL4, world::POD4, Side::EGRESS);
     let _displaced = exchange.tables.transient.borrow_mut().remove(&reply);
-    assert_eq!(exchange.asks(tcp::SYN), (NEW, at(world::LOCAL4)), "a SYN begins anew");
+    assert_eq!(exchange.asks(tcp::SYN), (NEW, at(world::LOCAL4)), "a SYN begins a flow");
     assert_eq!(exchange.answers(tcp::SYN | tcp::ACK), REPLY);
     let _displaced = exchange.tables.transient.borrow_mut().remove(&reply);
     assert_eq!(exchange.asks(tcp::ACK).0, FORWARD);
@@ -314,7 +314,7 @@ fn displaced_entries_are_made_anew() {
 
 /// A tuple is given to whoever asks for it while its entry is displaced.
 #[test]
-fn flow_whose_reply_tuple_was_taken_begins_anew_at_once() {
+fn flow_with_a_taken_reply_tuple_begins_again_at_once() {
     let exchange = Exchange::udp();
     let _new = exchange.asks(0);
     let mut reply = key(world::LOCAL4, world::POD4, Side::EGRESS);
@@ -350,7 +350,7 @@ fn idle_flow_counts_no_more() {
 }
 
 #[test]
-fn error_is_translated_for_the_sender_of_what_it_quotes_alone() {
+fn error_is_translated_only_for_the_sender_of_the_quote() {
     let exchange = Exchange::opened();
     let quoted = Datagram::tcp(world::POD4, world::LOCAL4, tcp::ACK);
     let error = |to: &str| {

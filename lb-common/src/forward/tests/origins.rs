@@ -5,7 +5,7 @@ use std::vec::Vec;
 use super::step;
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
-use crate::event::{DropReason, Event, Hook, PassReason, Translation, Turn, Verdict};
+use crate::event::{DropReason, Event, Hook, PassReason, Return, Translation, Verdict};
 use crate::fake::{Datagram, Fake, at, ip, run, world};
 use crate::flow::{Affinity, Client};
 use crate::service::{Flags, Service};
@@ -18,7 +18,7 @@ const VIP: &str = "198.51.100.1:80";
 #[test]
 fn policy_local_refuses_aloud_where_no_backend_is_anywhere() {
     for (backends, verdict) in [
-        (&[][..], Verdict::TurnedRound(Turn::NoBackend)),
+        (&[][..], Verdict::Returned(Return::NoBackend)),
         (&[(world::REMOTE4, false)], Verdict::Drop(DropReason::NoLocalBackend)),
     ] {
         let mut tables = Fake::node();
@@ -32,7 +32,7 @@ fn policy_local_refuses_aloud_where_no_backend_is_anywhere() {
 
 /// The backend that a client was given under policy Cluster holds under policy Local, where it is of this node.
 #[test]
-fn affinity_under_policy_local_knows_what_policy_cluster_remembers() {
+fn affinity_holds_from_policy_cluster_to_policy_local() {
     let mut tables = Fake::node();
     let backends = ["10.1.0.6:8080", "10.1.0.7:8080", "10.1.0.8:8080", "10.1.0.9:8080"];
     let service = tables.add_service(1, &backends.map(|backend| (backend, true)));
@@ -94,7 +94,7 @@ fn packet_of_a_process_goes_on_by_the_address_of_the_device_it_leaves_by() {
         out.source4 = of_device;
         let asks = Datagram::syn("192.168.0.10:45000", world::CLUSTER4);
         let (verdict, sent) = by_host(Hook::ExternalEgress, &asks, &tables);
-        assert!(matches!(verdict, Verdict::Sent(_)), "{verdict:?}");
+        assert!(matches!(verdict, Verdict::Redirected(_)), "{verdict:?}");
         assert_eq!(source(&sent), wanted, "{backend} {of_device:?}");
     }
 }
@@ -110,7 +110,7 @@ fn second_syn_of_a_process_belongs_to_its_flow() {
 }
 
 #[test]
-fn only_lo_has_packets_of_loopback_addresses_and_no_others_of_nobody() {
+fn martian_sources_of_the_host_are_left_to_the_stack() {
     let mut tables = Fake::node();
     let service = tables.add_service(1, &[(world::LOCAL4, true)]);
     tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);

@@ -37,7 +37,7 @@ fn only_connections_of_the_node_with_a_port_like_a_frontends_are_recorded() {
 
 /// A server outside whose port looks like a `NodePort` is asked by the path for packets of this host.
 #[test]
-fn requests_to_what_only_looks_like_a_frontend_are_recorded_alike() {
+fn requests_to_a_port_like_a_frontends_are_recorded_alike() {
     let to = "203.0.113.7:30500";
     assert_eq!(recorded_to(to, world::NODE4, tcp::SYN, 0), 1);
     assert_eq!(recorded_to(to, "192.168.0.10:45000", tcp::SYN, 0), 0, "an ordinary port");

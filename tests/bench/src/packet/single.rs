@@ -6,7 +6,7 @@
 use anyhow::{Context as _, Result, ensure};
 use lb_common::addr::Endpoint;
 use lb_common::config::{Device, Settings};
-use lb_common::event::{Hook, Sent, Translation, Turn, Verdict};
+use lb_common::event::{Hook, Redirect, Return, Translation, Verdict};
 use lb_common::fake::world::{
     CLIENT4, CLIENT6, CLUSTER4, CLUSTER6, HOP_HARDWARE, NODE4, NODE6, OUT, POD4, POD6, REMOTE4,
     REMOTE6,
@@ -58,10 +58,20 @@ impl Singles {
                     Hook::PodIngress,
                     Case::Reject,
                     nobody(kind),
-                    Verdict::TurnedRound(Turn::NoBackend),
+                    Verdict::Returned(Return::NoBackend),
                 ),
-                (Hook::ExternalXdp, Case::Sent, let_out(kind)?, Verdict::Sent(Sent::Forward)),
-                (Hook::PodIngress, Case::ShortCut, asks(kind, true)?, Verdict::Sent(Sent::Forward)),
+                (
+                    Hook::ExternalXdp,
+                    Case::Sent,
+                    let_out(kind)?,
+                    Verdict::Redirected(Redirect::Forward),
+                ),
+                (
+                    Hook::PodIngress,
+                    Case::ShortCut,
+                    asks(kind, true)?,
+                    Verdict::Redirected(Redirect::Forward),
+                ),
                 (
                     Hook::PodIngress,
                     Case::Alone,
@@ -72,7 +82,7 @@ impl Singles {
                     Hook::ExternalIngress,
                     Case::ShortCut,
                     answers(kind, true)?,
-                    Verdict::Sent(Sent::Reply),
+                    Verdict::Redirected(Redirect::Reply),
                 ),
                 (
                     Hook::PodEgress,

@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_generated_is_json() {
+    fn generated_documents_are_json() {
         let text = documents("a", PROBE, 7, 2);
         let [service, slice] = text.split("---").collect::<Vec<_>>().try_into().unwrap();
         drop(serde_json::from_str::<serde_json::Value>(service).unwrap());

@@ -31,10 +31,10 @@ fn each_fact_is_a_line() {
 fn refusal_names_a_remedy() {
     let name = "shop/web:http".to_owned();
     for (verdict, words) in [
-        (Verdict::TurnedRound(Turn::NoBackend), "kubectl -n shop get endpointslices"),
+        (Verdict::Returned(Return::NoBackend), "kubectl -n shop get endpointslices"),
         (Verdict::Drop(DropReason::NoLocalBackend), "kubernetes.io/service-name=web"),
         (Verdict::Drop(DropReason::SourceNotAllowed), "loadBalancerSourceRanges"),
-        (Verdict::TurnedRound(Turn::UnknownPort), "lb-agent lb list"),
+        (Verdict::Returned(Return::UnknownPort), "lb-agent lb list"),
     ] {
         let said = remedy(verdict, Some(&name)).expect("a remedy");
         assert!(said.contains(words), "{said}");

@@ -202,7 +202,7 @@ fn privileged_source_is_no_port_that_the_node_talks_to_the_backend_from() {
     let _passed = connects(&tables, first);
     let second = source(&tables);
     assert!(second != first && (600..1_024).contains(&second), "{first}, then {second}");
-    // It has connected from each of them once, and notes outlive connections.
+    // It has connected from each of them once, and the record outlives connections.
     let (tables, ..) = node();
     for port in 600..1_024 {
         let _passed = connects(&tables, port);

@@ -3,13 +3,13 @@
 use std::vec::Vec;
 
 use crate::addr::Protocol;
-use crate::event::{DropReason, Event, PassReason, Translation, Turn, Verdict};
+use crate::event::{DropReason, Event, PassReason, Return, Translation, Verdict};
 use crate::fake::{Bytes, Datagram, Fake, Home, world};
 use crate::forward::{Role, Scratch, ingress};
 
 const NOT_OURS: Verdict = Verdict::Pass(PassReason::NotOurs);
 const HELD: Verdict = Verdict::Drop(DropReason::FragmentHeld);
-const CARRIES: Verdict = Verdict::TurnedRound(Turn::Fragment);
+const CARRIES: Verdict = Verdict::Returned(Return::Fragment);
 const ID: u32 = 77;
 
 /// A node with a ClusterIP of UDP.

@@ -10,7 +10,7 @@ use crate::service::{Flags, Service};
 const POD: u64 = 8;
 
 #[test]
-fn sockets_of_other_namespaces_are_served_where_somebody_asks_for_it() {
+fn sockets_of_other_namespaces_are_served_if_set() {
     let mut tables = plain(&V4);
     let own = call(world::CLUSTER4, Protocol::TCP, SOCKET);
     let pods = Call { netns: POD, ..own };
@@ -26,7 +26,7 @@ fn sockets_of_other_namespaces_are_served_where_somebody_asks_for_it() {
 
 /// `socketLB: all`: a pod's socket may have no address yet, and what depends on it is left to its packets.
 #[test]
-fn what_depends_on_a_pods_address_is_left_to_its_packets() {
+fn decisions_by_address_are_left_to_the_packets_of_a_pod() {
     let with = |flags| move |service: Service| Service { flags, ..service };
     let sources = node(&V4, &V4.backends, with(Flags::SOURCE_RANGES.with(Flags::ANYWHERE)));
     let sticky = node(&V4, &V4.backends, |service| Service { affinity: 60, ..service });

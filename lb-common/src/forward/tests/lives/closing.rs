@@ -121,7 +121,7 @@ fn reset_of_a_connection_that_one_end_never_spoke_in_counts_at_any_number() {
     exchange.wait(20);
     assert_eq!(exchange.answers_with(tcp::RST | tcp::ACK, [0x8000_0000, 8]), REPLY);
     assert_eq!(exchange.entry(Kind::REPLY).shown.rst, 1);
-    assert_eq!(exchange.asks(tcp::SYN).0, NEW, "a client that tries again begins anew");
+    assert_eq!(exchange.asks(tcp::SYN).0, NEW, "a client that tries again begins a flow");
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn syn_in_a_half_closed_connection_begins_nothing() {
 }
 
 #[test]
-fn syn_after_resets_or_closes_of_both_begins_anew() {
+fn syn_after_resets_or_closes_of_both_begins_a_flow() {
     let exchange = Exchange::opened();
     let client = |exchange: &Exchange| exchange.asks_with(tcp::RST, [10, 0]).0;
     let backend = |exchange: &Exchange| exchange.answers_with(tcp::RST, [9, 0]);
@@ -234,7 +234,7 @@ fn syn_of_a_handshake_that_was_not_completed_follows_its_service() {
 }
 
 #[test]
-fn what_ends_is_not_protected_and_what_one_end_closed_is() {
+fn ended_flow_is_not_protected_but_a_half_closed_one_is() {
     let opens = || {
         let exchange = Exchange::tcp();
         let _opens = (exchange.asks(tcp::SYN), exchange.answers(tcp::SYN | tcp::ACK));

@@ -32,7 +32,7 @@ fn masqueraded() -> (Fake, impl Fn(&Fake) -> Vec<u8>) {
 }
 
 #[test]
-fn displaced_masquerade_is_made_anew() {
+fn displaced_masquerade_is_restored() {
     let (tables, send) = masqueraded();
     let first = send(&tables);
     let all = tables.all_flows();
@@ -46,7 +46,7 @@ fn displaced_masquerade_is_made_anew() {
 }
 
 #[test]
-fn reply_and_masquerade_that_were_displaced_are_made_anew_by_one_packet() {
+fn one_packet_restores_displaced_reply_and_masquerade() {
     let (tables, send) = masqueraded();
     let first = send(&tables);
     let all = tables.all_flows();
@@ -175,7 +175,7 @@ fn answered_flows_that_are_idle_for_too_long_give_their_ports_up() {
 
 /// The kernel has displaced the answers to a flow's source, and another client has that source by now.
 #[test]
-fn a_flow_that_begins_anew_leaves_the_answers_of_another() {
+fn flow_that_begins_again_leaves_the_answers_of_another() {
     let (tables, send) = masqueraded();
     let _out = send(&tables);
     let another = Tuple::new(at(world::REMOTE4), at("198.51.100.7:1"));
