@@ -17,6 +17,7 @@ impl Difference {
     #[inline(always)]
     #[must_use]
     pub const fn word(self, old: u32, new: u32) -> Self {
+        // In one's complement a number is subtracted by adding its complement (RFC 1624).
         Self(self.0 + (!old) as u64 + new as u64)
     }
 
@@ -77,6 +78,7 @@ impl Difference {
     #[inline(always)]
     pub const fn halved(self) -> [u8; 2] {
         let negative = !fold(self.0);
+        // An odd number is halved as the equal number that is larger by 65,535.
         let odd = if negative.is_multiple_of(2) { 0 } else { 0x8000 };
         (negative / 2 + odd).to_ne_bytes()
     }

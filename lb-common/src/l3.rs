@@ -61,6 +61,7 @@ impl<P: Typed> Hooked for L3<P> {
 
     #[inline(always)]
     fn route(&self, _: &Tuple, _: Protocol, _: Traffic, _: &mut Route) -> RouteResult {
+        // No packet bypasses the stack at an interface without a link-layer header (ADR 0021).
         RouteResult::None
     }
 

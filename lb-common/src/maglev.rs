@@ -46,14 +46,17 @@ pub fn fill(members: &[Endpoint], slots: &mut [u16], next: &mut [u32]) {
     next.fill(0);
     let mut filled = 0;
     loop {
+        // The members take turns, so that their shares differ by one slot at most.
         for (index, member) in members.iter().enumerate() {
             let hash = endpoint_hash(member);
+            // The size is a prime, so the steps of each member reach every slot (NSDI 2016, 3.4).
             let offset = (hash >> 32) as u32 % size;
             let skip = hash as u32 % (size - 1) + 1;
             let Some(turn) = next.get_mut(index) else {
                 return;
             };
             let slot = loop {
+                // The product of turn and step may exceed 32 bits in the largest table.
                 let at = (u64::from(offset) + u64::from(*turn) * u64::from(skip)) % u64::from(size);
                 *turn += 1;
                 match slots.get_mut(at as usize) {

@@ -50,6 +50,7 @@ pub mod tcp {
 pub fn parse<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassReason> {
     let mut link = ETHERNET;
     let mut ether_type: [u8; 2] = packet.read(12).ok_or(PassReason::Malformed)?;
+    // At tc the kernel has moved a tag from the bytes to the packet's metadata.
     if packet.has_tags() && (ether_type == TYPE_VLAN || ether_type == TYPE_QINQ) {
         ether_type = packet.read(ETHERNET + 2).ok_or(PassReason::Malformed)?;
         link = ETHERNET + VLAN;

@@ -207,6 +207,7 @@ impl Ip {
         let [w0, w1, w2, w3] = self.words();
         let [first, ..] = if self.is_v4() { w3.to_ne_bytes() } else { w0.to_ne_bytes() };
         if self.is_v4() {
+            // As in `ip_route_input_slow` (net/ipv4/route.c), only the last address of 240.0.0.0/4 is invalid.
             first == 0 || first == 127 || first >= 224 && first < 240 || w3 == u32::MAX
         } else {
             first == 0xff || w0 | w1 | w2 == 0 && (w3 == 0 || w3 == 1_u32.to_be())

@@ -128,6 +128,7 @@ impl FlowKey {
         opposite.tuple.destination_port = flow.to.source_port;
         opposite.protocol = self.protocol;
         opposite.side = match (flow.kind, self.side) {
+            // Both directions of a pod that reaches itself come in by its interface.
             (Kind::HAIRPIN, side) => side,
             (_, Side::INGRESS) => Side::EGRESS,
             (_, _) => Side::INGRESS,

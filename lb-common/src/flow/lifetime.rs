@@ -69,10 +69,12 @@ impl Lifetimes {
                 if forward.is_over(reply) {
                     CLOSED
                 } else if !both {
+                    // Packets of one end alone may be those of a flood (ADR 0025).
                     OPENING
                 } else if forward.fin | reply.fin != 0 {
                     self.half_closed
                 } else if forward.claimed | reply.claimed != 0 {
+                    // A claim never makes the life of a flow longer.
                     min(self.open, KEEP_ALIVE)
                 } else {
                     self.open

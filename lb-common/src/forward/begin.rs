@@ -100,6 +100,8 @@ pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
     write_forward(settings, &headers.key, (choice, begin), &mut pair.forward);
     let is_hosts = !begin.source.is_unspecified();
     let keeps_port = pair.forward.to.destination_port == headers.key.tuple.destination_port;
+    // The check precedes the first entry, so that a dropped packet leaves no flow. A flow of a process always has
+    // another port than its client (`ports::own`).
     if begin.port_stays && (is_hosts || !keeps_port) {
         return Err(Verdict::Drop(DropReason::SctpChecksum));
     }

@@ -67,6 +67,8 @@ pub(super) fn locate<T: Clock + Node + Services>(
     }
     let is_there = tables.service(&choice.frontend, &mut choice.service);
     let is_draining = is_there && choice.service.flags.has(Flags::DRAINING);
+    // An address wins over a `NodePort` (contract 3.2). With `HOST` a process of this node listens there, as NodeLocal
+    // DNSCache does.
     if is_there && !is_draining {
         let is_hosts = choice.service.flags.has(Flags::HOST);
         return if is_hosts { Err(Refusal::Pass(PassReason::NotOurs)) } else { Ok(()) };
@@ -76,6 +78,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
     if !is_in_ranges {
         return rest;
     }
+    // Other addresses of the node serve no `NodePorts`: packets to them are left to the stack (contract 3.5).
     if settings.services.may_be_node_port(choice.frontend.port)
         && tables.address(&ip) & address::NODE_PORTS != 0
     {
@@ -89,6 +92,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
         return rest;
     }
     choice.frontend = Frontend::cluster_address(ip);
+    // An unknown port of a ClusterIP is refused, an unused address of a known ServiceCIDR dropped (contract 13).
     if tables.service(&choice.frontend, &mut choice.service) {
         // These are replies to processes of this node that send to such an address from that same address.
         let is_hosts = choice.service.flags.has(Flags::HOST);
@@ -97,6 +101,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
     } else if settings.services.are_known() {
         Err(Refusal::Drop(DropReason::UnallocatedAddress))
     } else {
+        // Without ServiceCIDRs the prefixes are computed from the ClusterIPs, and may contain addresses of other hosts.
         Err(Refusal::Pass(PassReason::NotOurs))
     }
 }
@@ -139,6 +144,7 @@ pub(super) fn choose<T: Clock + Node + Services>(
     if flags.has(Flags::DRAINING) {
         return Err(Refusal::Pass(PassReason::DrainingFrontend));
     }
+    // Source ranges precede the set: a source outside is dropped with or without endpoints (contract 3.2).
     if flags.has(Flags::SOURCE_RANGES)
         && !tables.allows(&Source::new(service.id, choice.asker.source))
     {
@@ -146,6 +152,8 @@ pub(super) fn choose<T: Clock + Node + Services>(
     }
     let only_local = is_local_only(flags, &choice.asker);
     let set = if only_local { service.local } else { service.cluster };
+    // Policy Local with endpoints on other nodes only drops the packet; without any endpoint it is refused
+    // (contract 2.4).
     if set.members == 0 {
         return Err(if only_local && flags.has(Flags::ANYWHERE) {
             Refusal::Drop(DropReason::NoLocalBackend)
@@ -160,6 +168,8 @@ pub(super) fn choose<T: Clock + Node + Services>(
     }
     let bad = Refusal::Drop(DropReason::BadTable);
     choice.backend_id = member(tables, &set, choice.asker.hash).ok_or(bad)?;
+    // The row may have been retired since the packet read the set. It keeps its address for a grace period, and gets
+    // another epoch when it is cleared: a datagram flow that begins now chooses again then.
     let there = tables.backend(choice.backend_id, &mut choice.backend);
     if there && choice.backend.epoch != 0 { Ok(()) } else { Err(bad) }
 }
@@ -200,6 +210,7 @@ fn remembered<T: Clock + Node + Services>(tables: &T, choice: &mut Choice, now: 
         if now.saturating_sub(known.seen) >= u64::from(choice.service.affinity) * SECOND {
             continue;
         }
+        // By now the row may belong to another service, or have left the chosen set (contract 4).
         if tables.backend(known.backend, &mut choice.backend)
             && choice.backend.epoch == known.epoch
             && choice.backend.service == choice.service.id

@@ -34,9 +34,12 @@ pub(super) fn ingress<P: Packet, T: Filters>(
     (tuple, view): (&Tuple, &View),
     role: Role,
 ) -> Class {
+    // An address of this node with such a port may have a frontend as well. The flow decides: a packet that follows
+    // none is classified by its frontend afterwards (`seek::without_entry`).
     if is_to_translated_source(tables, settings, tuple, view.v4, role) {
         return Class::Answer;
     }
+    // A packet to a frontend was translated where it left by `lo` (ADR 0027), and must not be translated again here.
     if role == Role::Host {
         return Class::NoService;
     }
@@ -44,6 +47,7 @@ pub(super) fn ingress<P: Packet, T: Filters>(
     if frontend != Class::NoService {
         return frontend;
     }
+    // Frontends precede this class: a packet to a backend that is a frontend itself is one to a frontend (ADR 0013).
     if is_to_backend(tables, tuple, view, role) || may_be_answer(packet, tables, settings, tuple) {
         return Class::Backend;
     }
@@ -62,12 +66,14 @@ pub(super) fn egress<P: Packet, T: Filters>(
     (tuple, v4): (&Tuple, bool),
     role: Role,
 ) -> Class {
+    // Packets of host processes leave for frontends by an external interface or by `lo`, not by a pod's (ADR 0027).
     if role != Role::Pod && packet.is_from_host() {
         let frontend = frontend(settings, &tuple.destination, tuple.destination_port, v4);
         if frontend != Class::NoService {
             return frontend;
         }
     }
+    // Answers of this host to itself leave by `lo` unchanged, and are translated at its ingress (ADR 0027).
     if role == Role::Host {
         return Class::NoService;
     }
@@ -123,7 +129,9 @@ pub(super) fn is_to_backend<T: Filters>(
     let (ip, port) = (&tuple.destination, tuple.destination_port);
     match role {
         Role::Pod => tables.may_be_backend(ip, port),
+        // Later packets are not examined: each one that another node has translated would pay for it (ADR 0013).
         Role::External => view.is_syn() && tables.is_in_use(ip, port),
+        // Flows of host processes never keep the client's port, so a direct connection has another tuple (ADR 0027).
         Role::Host => false,
     }
 }
@@ -153,6 +161,7 @@ fn is_to_translated_source<T: Filters>(
     v4: bool,
     role: Role,
 ) -> bool {
+    // No route contains the hairpin address, so the pod sends its answers to its gateway, and they come in here.
     if role == Role::Pod && tuple.destination == settings.node.hairpin(v4) {
         return true;
     }

@@ -35,6 +35,7 @@ fn path<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::Icmp)?;
         return refuse(packet, tables, scratch);
     }
+    // Later fragments are not held here: an outgoing interface cannot take a packet in again (ADR 0014).
     if view.piece == Piece::Later {
         packet.part(tables, scratch, Part::Recall)?;
     }

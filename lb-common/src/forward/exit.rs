@@ -110,6 +110,7 @@ pub(super) fn leave<P: Packet>(
     let (done, verdict) = match exit.to {
         ExitTo::Stack if kind == Kind::HAIRPIN => return return_packet(packet, Return::Hairpin),
         ExitTo::Stack => return Verdict::Translated(what),
+        // The kernel finds the next hop and writes the link-layer header (`bpf_redirect_neigh`).
         ExitTo::Device => return Verdict::Redirected(Redirect::FromHost),
         ExitTo::StackAt => (show(packet, &exit.route), Redirect::ToHost),
         ExitTo::NextHop => {

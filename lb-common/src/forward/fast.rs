@@ -81,6 +81,7 @@ fn follow<P: Packet, const V4: bool>(
     side: Side,
 ) -> Verdict {
     let flow = plain.flow(packet, &scratch.found);
+    // The packet simply continues: every other exit needs the whole path (ADR 0023).
     match rewrite::packet(packet, &plain.view, &scratch.headers.key.tuple, &flow.to) {
         Ok(()) => exit::translated(packet, side, flow.kind),
         Err(verdict) => verdict,

@@ -44,6 +44,7 @@ fn path<P: Parts<T>, T: Tables>(
     packet.part(tables, scratch, Part::Seek)?;
     if tiers::must_mend(scratch.next, &scratch.found.flow) {
         packet.part(tables, scratch, Part::Mend)?;
+        // The flow is gone (`tiers::mend`), so the packet is searched again and begins a new one.
         if scratch.next == Next::Again {
             packet.part(tables, scratch, Part::Seek)?;
         }
@@ -60,6 +61,7 @@ fn path<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::Commit)?;
     }
     if scratch.next == Next::First {
+        // The first packet of a flow takes the stack, also where later ones bypass it (ADR 0019, ADR 0021).
         scratch.exit.to = ExitTo::Stack;
         packet.part(tables, scratch, Part::Rewrite)?;
         return Ok(leave(packet, scratch, Translation::NewFlow));
@@ -79,6 +81,7 @@ fn follow<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::Delivery)?;
     }
     touch(packet, tables, scratch)?;
+    // All lookups precede the first write to the packet (ARCHITECTURE.md, invariant 2).
     if scratch.exit.has_choice {
         packet.part(tables, scratch, Part::Exit)?;
     }

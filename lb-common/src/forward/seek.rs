@@ -59,13 +59,17 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
             return GIVE_UP;
         }
     } else {
+        // The working memory still holds the exit of an earlier packet.
         (exit.has_choice, exit.to) = (has_choice, ExitTo::Stack);
+        // A reply that bypasses the stack is translated here, where it comes in, and not at egress (ADR 0021).
         if !is_answer && bypass::is_answer(packet, tables, settings, headers, found, exit) {
             (exit.has_choice, exit.to) = (false, ExitTo::NextHop);
             return Ok(Next::Follow);
         }
     }
     let tuple = &headers.key.tuple;
+    // This test precedes the lookup: with a backend that is a frontend itself, the packet could follow a second flow
+    // and be translated twice (ADR 0012).
     if is_asked && accelerated::may_be(packet, tables, settings, (tuple, class), shape.role(*role))
     {
         if S::PLAIN {
@@ -78,8 +82,11 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     // The lookup of a flow comes first: most packets belong to one, and need no more.
     let is_there = is_asked && shape.look_up(packet, tables, &headers.key, found);
     if !S::PLAIN {
+        // An expired entry counts as well: the rest of its flow is removed before the new one begins
+        // (`begin::prepare`).
         begin.renews = is_there && found.flow.is_forward();
     }
+    // The fast path follows entries of the current tick only (`suffices`), and these have not expired.
     let known = is_there && (S::PLAIN || !life::is_expired(tables, settings, found));
     let (flow, view) = (shape.flow(packet, found), shape.view(headers));
     if known && follow::is_current(tables, settings, flow, view, is_answer) {
@@ -143,6 +150,8 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         }
         return direct::find(packet, tables, headers, found, choice, begin);
     }
+    // A connection that this node began may have a `NodePort`'s number as its port (ADR 0035). A packet of a known flow
+    // is a request.
     if !known && direct::is_own_answer(tables, settings, headers) {
         return NOT_OURS;
     }
@@ -152,6 +161,7 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     {
         return Ok(Next::Follow);
     }
+    // This test precedes the refusal: netfilter may still translate connections of a removed Service (ADR 0031).
     inherited::leaves(tables, settings, headers)?;
     if let Err(refusal) = located {
         scratch.refusal = refusal;
@@ -245,6 +255,8 @@ fn without_flow<S: Shape, P: Packet, T: Tables>(
         if S::PLAIN {
             return GIVE_UP;
         }
+        // During an upgrade the program of another layout may have translated the packet right before: then its answers
+        // have a flow (ADR 0035).
         if !packet.is_masqueraded() && direct::is_recorded(tables, settings, tuple) {
             direct::record_own(tables, settings, headers, found);
         }

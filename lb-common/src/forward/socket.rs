@@ -90,6 +90,7 @@ fn find<T: Clock + Node + Services>(
     call: &Call,
 ) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
+    // While the data path drains, the rules of its successor translate the packets of new connections (ADR 0031).
     if settings.has(Settings::DRAIN) {
         return Err(Outcome::Leave);
     }
@@ -157,6 +158,7 @@ fn refused<T: Clock + Node + Services>(tables: &T, refusal: Refusal) -> Outcome 
             tables.count(Event::SocketRefused);
             Outcome::Refuse
         }
+        // The packets are dropped in silence, so that a process sees what a pod sees (ADR 0008).
         Refusal::Drop(_) | Refusal::Pass(_) => Outcome::Leave,
     }
 }
@@ -168,9 +170,11 @@ fn pick<T: Clock + Node + Services>(
     call: &Call,
 ) -> Result<(), Outcome> {
     let settings = tables.settings().ok_or(Outcome::Leave)?;
+    // An unbound socket has no address yet: source ranges see that of the Node (ADR 0011).
     let source = settings.node.address(call.remote.ip.is_v4());
     let tuple = Tuple::new(Endpoint::new(Ip::cookie(call.socket), Port::NONE), call.remote);
     let hash = hash::tuple(&tuple, call.protocol);
+    // External policy Local binds neither pods of this node nor the node itself (contract 2.4).
     choice.asker = Asker { client: source, source, hash, local: 1 };
     choose::choose(tables, choice, tables.now()).map_err(|refusal| refused(tables, refusal))
 }

@@ -48,6 +48,7 @@ impl View {
     /// Offset of the IP header.
     #[inline(always)]
     pub fn network<P: Packet>(&self, packet: &P) -> usize {
+        // VERIFIER: one of two constants and not the stored number, because offsets must be constant (`Packet::read`).
         if packet.has_tags() && self.link != ETHERNET as u8 { ETHERNET + VLAN } else { ETHERNET }
     }
 

@@ -31,9 +31,11 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         return Err(Verdict::Pass(PassReason::NoFlow));
     }
     let flags = choice.service.flags;
+    // Only an external policy Local distinguishes the node itself (contract 2.4); other packets need no lookup.
     let own = flags.has(Flags::EXTERNAL)
         && flags.has(Flags::LOCAL_POLICY)
         && tables.address(source) & address::NODE != 0;
+    // Without a detector no source is a local pod (contract 3.4).
     let detector = settings.has_detector(view.v4);
     let pod = detector && is_pod(tables, settings, headers, (packet.device(), role));
     choice.asker = Asker {
@@ -79,6 +81,7 @@ fn is_pod<T: Tables>(
         let device = tables.device(device);
         return device.is_some_and(|device| device.flags & Device::LOCAL_CLIENTS != 0);
     }
+    // Without kube-proxy's settings interfaces decide: a node knows those of its pods (ADR 0011).
     role == Role::Pod
 }
 
@@ -108,12 +111,15 @@ fn masquerades(
         return is_far && (role == Role::External || settings.node.is_pod(source) == Some(false));
     }
     let elsewhere = role == Role::External && is_far;
+    // A client that is its own backend is masqueraded (contract 3.2), also on another node (ADR 0011).
     if backend.ip == *source {
         return true;
     }
     let flags = service.flags;
+    // For a ClusterIP the configuration alone decides, even where the reply bypasses this node (ADR 0011).
     if !flags.has(Flags::EXTERNAL) {
         return settings.has(Settings::MASQUERADE_ALL) || origin.detector && !origin.pod;
     }
+    // With policy Local a local pod keeps its source, and a host process does not (contract 3.3).
     elsewhere || !flags.has(Flags::LOCAL_POLICY) || !origin.pod && origin.own
 }

@@ -143,6 +143,7 @@ fn keep<T: Flows + Filters + Node>(
         return Ok(reservation);
     }
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
+    // The reply was made for this packet, so its time is the present.
     if !is_over(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite) {
         search.goes_on = true;
         return Err(DropReason::PortsExhausted);
@@ -274,6 +275,8 @@ fn try_port<T: Tables>(
         let Pair { reply, occupant, occupant_opposite, .. } = pair;
         let may_go = !occupant.is_protected()
             || end_idle(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite);
+        // The other direction may have been seen later, never earlier, so only a flow that may be the oldest needs its
+        // lookup.
         if may_go && occupant.seen < search.silent_since {
             let seen = last_seen(tables, (&reply.key, occupant), occupant_opposite);
             if seen < search.silent_since {

@@ -59,6 +59,7 @@ fn prepare_answer<P: Packet, T: Clock + Filters + Flows + Node>(
 ) -> bool {
     found.key = headers.key;
     found.key.side = Side::EGRESS;
+    // The answers of a masqueraded flow come in to its translated source, under another key.
     tables.flow(&found.key, &mut found.flow)
         && found.flow.kind == Kind::REPLY
         && found.flow.flags & Flow::MASQUERADED == 0
@@ -87,6 +88,7 @@ fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     if device.flags & Device::BYPASS == 0 {
         return false;
     }
+    // A packet with a forged source takes the stack, and meets `rp_filter` and the bridge there (ADR 0021).
     if !is_sources_own(packet, headers, &device, exit) {
         tables.count(Event::KeptSource);
         return false;
@@ -119,6 +121,7 @@ fn is_sources_own<P: Packet>(
     Exit { tuple_back, route_back, .. }: &mut Exit,
 ) -> bool {
     key.tuple.write_reversed(tuple_back);
+    // Only the way to the source matters here, and a length of one byte fits the MTU of every route.
     let traffic = Traffic { v4: view.v4, class: 0, length: 1 };
     if packet.route(tuple_back, key.protocol, traffic, route_back) != RouteResult::Known {
         return false;

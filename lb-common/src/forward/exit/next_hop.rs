@@ -34,12 +34,14 @@ pub(in crate::forward) fn find<P: Packet>(
 ) -> Result<(), Event> {
     let Headers { view, key, .. } = headers;
     let (class, hops) = header(packet, view).ok_or(Event::KeptLink)?;
+    // The stack drops such a packet and sends the ICMP error (ADR 0019).
     if hops <= 1 {
         return Err(Event::KeptHopLimit);
     }
     exit.hops = hops;
     let length = length(packet, view).ok_or(Event::KeptLink)?;
     let traffic = Traffic { v4: view.v4, class, length };
+    // Where there is no next hop, the stack fragments, resolves the neighbour or sends an ICMP error (ADR 0019).
     match packet.route(tuple, key.protocol, traffic, &mut exit.route) {
         RouteResult::Known => Ok(()),
         RouteResult::TooBig => Err(Event::KeptTooBig),
@@ -69,6 +71,7 @@ pub(in crate::forward) fn write<P: Packet>(
     let [hops]: [u8; 1] = packet.read(at)?;
     let fewer = hops.wrapping_sub(1);
     packet.write(at, [fewer])?;
+    // The checksum of an IPv4 header balances the hop limit (`count_hop`). An IPv6 header has none.
     if !view.v4 {
         packet.summed(Difference::NONE.replace_u16([0, hops], [0, fewer]));
     }

@@ -33,6 +33,7 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
     visited.key.tuple = flow.to;
     visited.key.protocol = key.protocol;
     visited.key.side = Side::EGRESS;
+    // A SYN is not enough for TCP: both entries must have been marked by a later packet (ADR 0019).
     if !may_leave(flow)
         || flow.shown.established == 0
         || !tables.flow(&visited.key, &mut visited.flow)
@@ -40,6 +41,7 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
     {
         return false;
     }
+    // The route is that from client to backend or back: the stack would see the same addresses (ADR 0003).
     if let Err(why) = find_next_hop(packet, tables, headers, &flow.to, exit) {
         tables.count(why);
         return false;
@@ -74,6 +76,7 @@ fn find_next_hop<P: Packet, T: Clock + Flows + Node>(
         return Err(Event::KeptLink);
     }
     next_hop::find(packet, headers, to, exit)?;
+    // A frame for an interface that does not accept redirected frames is lost and not counted (ADR 0019).
     let device = tables.device(exit.route.device);
     if device.is_none_or(|device| device.flags & Device::TAKES_FRAMES == 0) {
         return Err(Event::KeptDevice);

@@ -57,14 +57,17 @@ fn renumber<P: Packet, T: Node>(
     let other = hash::of_addresses(&old.source, &old.destination, secret);
     let Headers { id, view, .. } = headers;
     let (before, at) = (u32::from_ne_bytes(id.value), usize::from(id.at));
+    // XOR keeps the identifications of one sender distinct.
     let after = before ^ other;
     if !view.v4 {
         packet.write_at(at, after.to_ne_bytes())?;
+        // No checksum in the packet covers the identification of an IPv6 fragment.
         packet.summed(Difference::NONE.word(before, after));
         return Some(());
     }
     let ([a, b, ..], [c, d, ..]) = (id.value, after.to_ne_bytes());
     packet.write_at(at, [c, d])?;
+    // `write_addresses` writes this checksum into the packet, together with the addresses.
     view.header_checksum = Difference::NONE.replace_u16([a, b], [c, d]).apply(view.header_checksum);
     Some(())
 }
@@ -152,6 +155,7 @@ fn fields<P: Packet>(packet: &mut P, view: &View, old: &Tuple, to: &Tuple) -> Op
             // At XDP the checksum is complete: none of it is left to an interface.
             change = change.and(ports);
         } else {
+            // At tc a partial checksum contains the addresses already, and not the ports (`Covered`).
             view.checksum(packet, checksum, ports, Covered::Payload)?;
         }
     }

@@ -86,6 +86,7 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     let is_proven = !has_opposite || is_proven(packet, view, found, 0);
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
     let seen = Flow::seen_at(tables.now(), tables.tick());
+    // The acknowledgement number of a RST is not recorded: a forged one would prove a RST of the other end.
     tables.touch_flow(&found.key, &Touch { seen, shown, expected: 0, is_alive: false });
     if is_proven && found.flow.is_protected() {
         tiers::release(tables, found);

@@ -95,6 +95,7 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     tables.touch_flow(&found.key, &touch);
     found.flow.shown = found.flow.shown.with(shown);
     found.flow.seen = touch.seen;
+    // An answer protects no flow: only the next packet of the client shows that the client has its address (ADR 0025).
     if found.flow.is_forward() && !found.flow.is_protected() {
         tiers::raise(tables, found, now);
     }

@@ -70,6 +70,7 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
 fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
     let is_marked = tables.flow(&found.visited.key, &mut found.visited.flow);
+    // No packet has left yet: the first one that does chooses the source.
     if is_marked && found.visited.flow.to.source == Ip::UNSPECIFIED {
         return;
     }
@@ -94,6 +95,7 @@ fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
     }
     found.flow.write_answer(Kind::UNMASQUERADE, &mut found.visited.flow);
     found.flow.to.write_reversed(&mut found.visited.flow.to);
+    // `add_flow` overwrites nothing: on another CPU another flow may have got the tuple just now.
     tables.add_flow(&found.visited.key, &found.visited.flow) == Added::Yes
 }
 
@@ -132,6 +134,7 @@ fn each<T: Clock + Flows>(
     if !step(tables, &mut found.visited) {
         return false;
     }
+    // Without a source there is no entry for the answers to it.
     if found.visited.flow.to.source == Ip::UNSPECIFIED {
         return true;
     }
@@ -157,6 +160,7 @@ fn protect<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> boo
 #[inline(never)]
 fn expose<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
     if !tables.flow(key, flow) {
+        // A displaced masquerade names no source, from which `each` would derive the key of the last entry.
         flow.to.source = Ip::UNSPECIFIED;
         return true;
     }

@@ -38,15 +38,19 @@ pub(in crate::forward) fn find<P: Packet, T: Clock + Filters + Flows>(
     let is_there =
         found.look_up(tables, key) && found.flow.kind == Kind::FORWARD && found.flow.service == 0;
     if is_there {
+        // A SYN that is sent again belongs to the flow that the first one began.
         if !is_syn || found.flow.shown == Shown::NOTHING {
             return Ok(Next::Follow);
         }
         tables.count(Event::FlowReused);
     } else {
         let hash = hash::whole(&key.tuple, key.protocol);
+        // Since the record no flow has kept this port (`ports::reserve`). A SYN is examined all the same: the record
+        // may be that of an old connection, beside a flow that has its tuple.
         if !is_syn && tables.is_direct(hash) {
             return Err(Verdict::Pass(PassReason::NotOurs));
         }
+        // A TCP connection that is open keeps its port, by which the server knows it.
         let may_begin = is_syn || view.protocol != Protocol::TCP;
         if !may_begin || !is_taken(tables, headers, found) {
             tables.put_direct(hash);
@@ -90,6 +94,7 @@ fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut
     let Found { key, flow, answers, visited, .. } = found;
     answers.key.write_opposite(&answers.flow, &mut visited.key);
     let has_forward = tables.flow(&visited.key, &mut visited.flow);
+    // The client may have begun a flow to another backend from the same port: that flow stays.
     if has_forward && visited.flow.to.is_reverse_of(&answers.key.tuple) {
         tables.remove_flow(&visited.key);
     }
@@ -149,6 +154,7 @@ pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows +
     if is_taken {
         let Found { flow, answers, .. } = found;
         answers.flow.write_entry(Kind::MASQUERADE, flow);
+        // Service 0 shows that the masquerade belongs to no flow (`is_own_masquerade`).
         (flow.service, flow.backend, flow.epoch, flow.flags) = (0, 0, 0, 0);
         flow.seen = tables.now();
         flow.begun = Flow::moment(flow.seen);

@@ -52,11 +52,14 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
         if may_wait {
             hold(packet, tables, fragment, known.held)?;
         }
+        // The stack gets the fragment unchanged: ports are never guessed.
         return Err(Verdict::Pass(PassReason::UnknownFragment));
     }
+    // The ports are known already, so this is a copy of the first fragment: it carries a held one (ADR 0014).
     if known.held > 0 && has_first {
         return carry(packet, tables, headers, fragment, known.held);
     }
+    // A first fragment that matches no frontend is remembered too, so that its later ones are not held (ADR 0014).
     if known.held > 0 || may_be_frontend(tables, settings, headers, &mut choice.frontend) {
         write(tables, headers, fragment, known.held);
     }
@@ -108,12 +111,14 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
     fragment: &mut Fragment,
     held: u16,
 ) -> Step<()> {
+    // The number is written before the next carrier is queued, which reads it.
     write(tables, headers, fragment, held - 1);
     if held > 1 {
         packet.again().ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     }
     fragment.place = held;
     let fragment = &*fragment;
+    // The kernel may reuse a displaced element for another fragment, so the key inside is compared too.
     let mut take =
         |held: &Held| if held.fragment == *fragment { packet.become_held(held) } else { None };
     let taken = tables.read_held(fragment, &mut take).flatten();

@@ -46,6 +46,7 @@ pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
     if is_first {
         packet.part(tables, scratch, Part::HostFirst)?;
     }
+    // The exit precedes the entries: the route decides about the source, and the packet may be too big for it.
     if scratch.next != Next::Refuse {
         packet.part(tables, scratch, Part::HostExit)?;
     }
@@ -142,6 +143,7 @@ pub(in crate::forward) fn first<P: Packet, T: Tables>(
     let Scratch { headers, choice, begin, pair, next, refusal, role, .. } = scratch;
     let Headers { view, key: FlowKey { tuple, .. }, .. } = &*headers;
     let source = tuple.source;
+    // At `lo` a loopback source is valid (`localhostNodePorts`, ADR 0027).
     if source.is_martian() && !(*role == Role::Host && source.is_loopback()) {
         return Err(Verdict::Pass(PassReason::Martian));
     }
@@ -180,6 +182,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
 ) -> Step<()> {
     let Scratch { headers, found, choice, begin, pair, exit, next, refusal, role, .. } = scratch;
     let is_first = *next == Next::First;
+    // The comparison costs a lookup, so it is made once a tick.
     if !is_first && found.flow.tick() != tables.tick() {
         renew_delivery(tables, found, packet.device());
     }
@@ -188,7 +191,9 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
         exit.to = ExitTo::Device;
         let length = next_hop::length_of_any(packet, &headers.view);
         match packet.route_of_host(to, headers.key.protocol, length, &mut exit.route) {
+            // The kernel resolves the next hop itself (`bpf_redirect_neigh`).
             RouteResult::Known | RouteResult::NoNeighbour => {}
+            // The process knows the MTU of its own route only, and that of `lo`, for one, is larger (docs/limits.md).
             RouteResult::TooBig => {
                 (*next, *refusal) = (Next::Refuse, Refusal::Reject(Return::TooBig));
                 return Ok(());
@@ -199,6 +204,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
         // A packet that goes to this host by `lo` has its route already.
         exit.to = ExitTo::Stack;
     } else {
+        // A backend at an address of this node is reached by the ingress of `lo` (ADR 0027), whose address is zeros.
         exit.to = ExitTo::StackAt;
         exit.route.device = Role::LOOPBACK;
         exit.route.hardware = [0; 3];
@@ -236,6 +242,7 @@ fn choose_source<P: Packet, T: Tables>(
     source: &mut Ip,
 ) {
     let device = exit.route.device;
+    // The stack chose the source for the interface by which it sent the packet.
     if exit.to != ExitTo::Device || device == packet.device() {
         return;
     }
@@ -297,6 +304,7 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
         return Ok(());
     }
     let Some(device) = tables.device(index) else { return Ok(()) };
+    // XDP can only send a frame out by another interface, and the stack must receive this one there.
     if packet.is_at_xdp() {
         return Err(Verdict::Pass(PassReason::LeftToTc));
     }

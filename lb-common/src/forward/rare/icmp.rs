@@ -36,6 +36,7 @@ const fn message(view: &View) -> Message {
     if matches!(view.piece, Piece::Later) {
         return Message::Piece;
     }
+    // The types are those of RFC 792 and RFC 4443, and for a redirect over IPv6 of RFC 4861 4.5.
     match (view.v4, kind) {
         (true, 8) | (false, 128) => Message::EchoRequest,
         (true, 3 | 4 | 11 | 12) | (false, 1..=4) => Message::Error,
@@ -84,6 +85,7 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         return NOT_OURS;
     }
     let flow = &found.flow;
+    // A masquerade without a source has let no packet out, so the quoted packet is no answer to it.
     if flow.to.source == Ip::UNSPECIFIED {
         return Err(Verdict::Pass(PassReason::Unchanged));
     }
@@ -178,6 +180,7 @@ fn reply<P: Packet>(packet: &mut P, headers: &Headers, new: &Tuple) -> Option<()
     let [kind, code] = view.icmp;
     let answer = if view.v4 { 0 } else { 129 };
     view.write(packet, 0, [answer])?;
+    // The two addresses change places, so the sum of the pseudo-header stays the same.
     let change = Difference::NONE.replace_u16([kind, code], [answer, code]);
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }

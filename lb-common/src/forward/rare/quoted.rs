@@ -49,6 +49,7 @@ pub(in crate::forward) fn read<P: Packet>(
     if view.piece != Piece::Whole {
         return None;
     }
+    // The padding of a short frame is no part of the quote.
     let end = view.end(packet)?;
     quoted.view = View { v4: view.v4, ..View::default() };
     if view.v4 {
@@ -173,6 +174,7 @@ fn checksum<P: Packet>(
         _ => return Difference::NONE,
     };
     let mut new = change.apply(old);
+    // Zero would say that there is no checksum (RFC 768).
     if zero_is_none && new == [0; 2] {
         new = [0xff; 2];
     }

@@ -59,6 +59,7 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
     let why = match *refusal {
         Refusal::Pass(reason) => return Err(Verdict::Pass(reason)),
         Refusal::Drop(reason) => return Err(Verdict::Drop(reason)),
+        // Some interfaces cannot send answers of XDP (ADR 0012).
         Refusal::Reject(_) if packet.is_at_xdp() => {
             return Err(Verdict::Pass(PassReason::LeftToTc));
         }
@@ -91,6 +92,7 @@ fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Return) -
         (false, Return::TooBig) => [2, 0, 0, 0, high, low],
         (false, _) => PORT_UNREACHABLE_V6,
     };
+    // Behind extension headers an unfinished checksum cannot be moved to its place in a reset (ADR 0008).
     let is_reset = view.protocol == Protocol::TCP && view.plain && why != Return::TooBig;
     // VERIFIER: one call for each family: the verifier walks each call with all of its loops.
     let done = match (view.v4, is_reset) {
@@ -126,6 +128,7 @@ fn error_v4<P: Packet>(
 
     let [l0, l1] = ((IPV4 + ICMP + quote.length) as u16).to_be_bytes();
     let w0 = u32::from_ne_bytes([0x45, 0, l0, l1]);
+    // The identification may be 0 in a packet that is never fragmented (RFC 6864 4.1).
     let w1 = u32::from_ne_bytes([0, 0, 0x40, 0]);
     let source = asked.destination.last_word();
     let destination = asked.source.last_word();
@@ -173,6 +176,7 @@ fn reset_v6<P: Packet>(packet: &mut P, view: &View, asked: &Tuple) -> Option<()>
     const LENGTH: u16 = 20;
     let link = view.network(packet);
     let [sequence, acknowledged]: [u32; 2] = packet.words(link + IPV6 + 4)?;
+    // The numbers follow RFC 9293 3.10.7.1. A segment without ACK is taken for a SYN, whose length is one.
     let (sequence, acknowledgement, flags) = if view.tcp_flags & tcp::ACK == 0 {
         (0, u32::from_be(sequence).wrapping_add(1).to_be(), RST_ACK)
     } else {

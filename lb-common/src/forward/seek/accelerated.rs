@@ -35,6 +35,7 @@ pub(in crate::forward) fn may_be<P: Packet, T: Filters>(
 /// Whether XDP has translated such a packet, as its reply entry shows.
 #[inline(always)]
 pub(in crate::forward) fn is<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) -> bool {
+    // XDP leaves all other packets to tc, untranslated (ADR 0012).
     headers.view.is_for_xdp() && has_flow(tables, headers, found)
 }
 

@@ -61,6 +61,7 @@ pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     if !live {
         tables.count(Event::FlowRenewed);
     } else if flow.frontends_epoch != settings.services.frontends_epoch {
+        // The next packets need no lookup of the frontend until another one is removed (ADR 0015).
         tables.confirm_flow(&found.key, settings.services.frontends_epoch);
     }
     live
@@ -87,6 +88,8 @@ fn takes_syn<T: Clock + Flows + Services>(
         return true;
     }
     let is_open = flow.shown.established & opposite.shown.established != 0;
+    // SYNs do not renew these times (`flows::record`), so a client that repeats its SYN gets another backend in the end
+    // (ADR 0025).
     let idle = tables.now().saturating_sub(flow.seen.max(opposite.seen));
     if is_open && idle < ABANDONED {
         return true;

@@ -35,6 +35,8 @@ fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step
     if settings.has(Settings::DRAIN) {
         return Err(Verdict::Pass(PassReason::Draining));
     }
+    // The flags of a segment show that it begins nothing. A list of tuples would miss connections that begin between
+    // the agent's dump and its attachment (ADR 0031).
     let is_theirs = if view.protocol == Protocol::TCP {
         !view.is_syn()
     } else {

@@ -39,6 +39,7 @@ fn translate_source<P: Packet, T: Tables>(
     pair: &mut Pair,
     search: &mut Search,
 ) -> Result<(), DropReason> {
+    // Later tries find the source in the working memory: each try is a call of its own (ADR 0034).
     if search.tried == 0 {
         choose_source(packet, tables, settings, found, pair)?;
         let source = pair.forward.to.source;
@@ -72,11 +73,13 @@ fn choose_source<P: Packet, T: Node + Clock>(
         return Err(DropReason::NoSourceAddress);
     }
     flow.write_answer(Kind::UNMASQUERADE, &mut reply.flow);
+    // `try_port` takes this time as the present.
     reply.flow.seen = tables.now();
     key.tuple.write_reversed(&mut reply.flow.to);
     *forward = *flow;
     forward.to = key.tuple;
     forward.to.source = source;
+    // On an interface with addresses of one network only, the route has nothing to choose (ADR 0011).
     if device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0 {
         // The routes of packets that leave by a port of a bridge lead to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };

@@ -40,6 +40,8 @@ fn has_ended<T: Flows>(
     if !is_silent && !reply.shown.ends() {
         return false;
     }
+    // A client that gets no answers, as one that sends to a collector of logs, is active although its reply entry is
+    // silent.
     key.write_opposite(reply, &mut forward.key);
     let has_forward = tables.flow(&forward.key, &mut forward.flow);
     !has_forward
@@ -84,6 +86,7 @@ pub(super) fn end_idle<T: Flows + Node>(
     if idle < u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND {
         return false;
     }
+    // The entry that the client's packets meet goes first and the reply last, as in a sweep (ADR 0009).
     tables.remove_flow(&other.key);
     tables.remove_flow(key);
     reply.flags &= !Flow::PROTECTED;
