@@ -71,8 +71,10 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     (node, keys)
 }
 
-/// Adds the entry for a position of a ring, which translates its packet into that of the next position; returns its
-/// key.
+/// Adds the entry for a position of a ring; returns its key.
+///
+/// The forward entry translates its packet into that of the next position, and the reply entry there translates back:
+/// both are the entries of one open flow, so the ring does not expire while the tables are filled and measured.
 fn entry(
     node: &mut Fake,
     (kind, flows): (Kind, usize),
@@ -80,14 +82,21 @@ fn entry(
     pair: Pair,
     side: Side,
 ) -> FlowKey {
-    let [now, next] = [position, position + 1].map(|position| {
+    // The position of the forward entry, and that of the packet which this entry makes.
+    let (begin, becomes) = if pair.is_back(side) {
+        let before = position + ring::entries(flows) - 1;
+        (before, before)
+    } else {
+        (position, position + 1)
+    };
+    let [now, next] = [position, becomes].map(|position| {
         let [source, destination] = pair.tuple(position, (kind, flows), side);
         Tuple::new(source, destination)
     });
     let (what, _) = pair.translation(side);
     let mut flow = Flow::new(next, what, node.clock.get());
-    flow.service = if position.is_multiple_of(2) { 1 } else { 2 };
-    flow.backend = if position.is_multiple_of(2) { 2 } else { 1 };
+    flow.service = if begin.is_multiple_of(2) { 1 } else { 2 };
+    flow.backend = if begin.is_multiple_of(2) { 2 } else { 1 };
     flow.epoch = node.backends.get(flow.backend as usize).map_or(0, |row: &Backend| row.epoch);
     (flow.shown, flow.flags) = (Shown::ESTABLISHED, Flow::PROTECTED);
     if matches!(what, FlowKind::REPLY | FlowKind::UNMASQUERADE) {

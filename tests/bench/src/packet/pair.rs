@@ -99,10 +99,15 @@ impl Pair {
         side: Side,
     ) -> [Endpoint; 2] {
         let mut ends = [ring::client(position, flows, kind.family), self.at(position)];
-        if (side == Side::EGRESS) != (self.of == Of::Remote) {
+        if self.is_back(side) {
             ends.reverse();
         }
         ends
+    }
+
+    /// Whether packets of this direction go to the client.
+    pub(super) fn is_back(self, side: Side) -> bool {
+        (side == Side::EGRESS) != (self.of == Of::Remote)
     }
 
     pub(super) const fn at(self, position: usize) -> Endpoint {
