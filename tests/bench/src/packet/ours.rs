@@ -26,14 +26,20 @@ pub(super) fn foreign(kind: Kind) -> Vec<u8> {
     ring::packet(ring::client(0, 1, kind.family), to, kind, false).build()
 }
 
-/// A node whose flow table holds a ring, with both entries of each flow. Also the keys of these entries, in the order
-/// in which traffic sorted by client address would have created them.
-fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
+/// A node with the time of the kernel. No answered flow of it expires while the tables are filled and measured, however
+/// slow the machine is.
+pub(super) fn node_of_now() -> Fake {
     let mut node = Fake::node();
-    // No flow of datagrams expires while the tables are filled and measured, however slow the machine is.
     node.clock.set(bpf::now());
     let lifetimes = &mut node.settings.node.lifetimes;
     (lifetimes.unreplied, lifetimes.stream) = (lifetimes.open, lifetimes.open);
+    node
+}
+
+/// A node whose flow table holds a ring, with both entries of each flow. Also the keys of these entries, in the order
+/// in which traffic sorted by client address would have created them.
+fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
+    let mut node = node_of_now();
     let rows: Vec<_> =
         (1..).zip(pair.ends).map(|(id, end)| node.add_backend(end, true, id)).collect();
     for (position, id) in (1..=2).enumerate() {

@@ -12,7 +12,7 @@ use lb_common::fake::world::{
     REMOTE6,
 };
 use lb_common::fake::{self, Datagram, Fake, Step, at};
-use lb_common::flow::{Kind as FlowKind, Side};
+use lb_common::flow::{Flow, Kind as FlowKind, Shown, Side};
 use lb_common::service::{Flags, Frontend, Service};
 use lb_tests::differential::Kernel;
 use lb_tests::topology::Family;
@@ -124,7 +124,7 @@ fn nobody(kind: Kind) -> (Fake, Vec<u8>) {
         Family::V4 => (at(POD4), at(CLUSTER4)),
         Family::V6 => (at(POD6), at(CLUSTER6)),
     };
-    let mut node = Fake::node();
+    let mut node = ours::node_of_now();
     let flags = Flags::ANYWHERE;
     let service = Service { id: 1, flags, generation: 1, ..Service::default() };
     let key = Frontend::new(asked.ip, asked.port, kind.protocol());
@@ -139,7 +139,7 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
         Family::V4 => (at(CLIENT4), at(NODE4), at(REMOTE4)),
         Family::V6 => (at(CLIENT6), at(NODE6), at(REMOTE6)),
     };
-    let mut node = Fake::node();
+    let mut node = ours::node_of_now();
     node.settings.node.flags |= Settings::REDIRECTS;
     let row = node.add_backend(remote, false, 1);
     let flags = Flags::ANYWHERE.with(Flags::EXTERNAL).with(Flags::NODE_PORT);
@@ -163,6 +163,7 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
             Translation::Masquerade,
         )?;
     }
+    establish(&node);
     let entries = node.all_flows();
     let is_out = entries.iter().any(|(key, flow)| {
         key.side == Side::EGRESS && flow.kind == FlowKind::MASQUERADE && flow.to.source == asked.ip
@@ -182,7 +183,7 @@ fn far(kind: Kind) -> [Endpoint; 3] {
 /// A pod's flow to a backend on another node, with or without the stack bypass.
 fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
     let [pod, asked, remote] = far(kind);
-    let mut node = Fake::node();
+    let mut node = ours::node_of_now();
     if has_short_cuts {
         node.settings.node.flags |= Settings::BYPASSES;
         for device in node.devices.values_mut() {
@@ -198,7 +199,17 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
     let key = Frontend::new(asked.ip, asked.port, kind.protocol());
     node.services.insert(key, service);
     step(&node, Hook::PodIngress, (pod, asked), (kind, true), Translation::NewFlow)?;
+    establish(&node);
     Ok(node)
+}
+
+/// Makes all flows ones in which both ends have sent packets.
+fn establish(node: &Fake) {
+    for (key, mut flow) in node.all_flows() {
+        flow.shown = Shown::ESTABLISHED;
+        flow.flags |= Flow::PROTECTED;
+        node.put(key, flow);
+    }
 }
 
 /// A flow as by [`flow`], and the pod's next packet.
