@@ -147,9 +147,10 @@ pub enum Verdict {
     Pass(PassReason),
     /// The packet is rewritten; the next program or the stack continues with it.
     Translated(Translation),
-    /// The packet leaves by the interface that it came from.
+    /// The packet leaves by the interface that it came from; one of a host process goes into the stack.
     Returned(Return),
-    /// The packet is rewritten and leaves by an interface without passing the stack.
+    /// The packet is rewritten, and leaves by an interface without passing the stack, or enters the stack as if another
+    /// interface had received it.
     Redirected(Redirect),
     /// The packet is discarded, unchanged.
     Drop(DropReason),

@@ -2,8 +2,9 @@
 //!
 //! Every translation is two *entries*, one per direction. Each entry holds the tuple that its packets get, and the key
 //! of the other entry follows from that tuple reversed ([`FlowKey::opposite`]); so no entry needs a pointer, and an
-//! entry without its opposite can be recognised. A masqueraded flow has a second pair, made where it leaves the
-//! node: at an external interface, with `masquerade: kube-proxy` also at a pod's.
+//! entry without its opposite can be recognised. A masqueraded flow has a second pair. Its first entry is
+//! written with the flow; its source and its second entry are made where the flow leaves the node: at an external
+//! interface, with `masquerade: kube-proxy` also at a pod's.
 
 mod affinity;
 mod entry;

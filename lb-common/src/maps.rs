@@ -76,12 +76,12 @@ macro_rules! maps {
                 $crate::flow::HELD_FRAGMENTS, Fixed by Programs, "fragments that wait for the first of their packet";
             BACKEND_FILTER(backend_filter): Array<u32, $crate::hash::LineOfPorts>,
                 $crate::hash::ENDPOINT_BITS / 64, Filter by Agent,
-                "one bit for each address and port that a backend had, and with port 0 for each masquerade address";
+                "one bit for each address and port that a backend had";
             IN_USE(in_use): Array<u32, $crate::service::Line>,
                 $crate::hash::BACKEND_LINES, Filter by Programs,
                 "one byte for each backend, set if a flow of this node goes or went to it";
             DIRECT_SEEN(direct_seen): Array<u32, u64>,
-                $crate::flow::DIRECT_SEEN, Fixed by Programs, "hashes of packets that pods sent straight to a backend";
+                $crate::flow::DIRECT_SEEN, Fixed by Programs, "hashes of packets that pods sent straight to a backend, and of such SYNs from outside";
             OWN_ANSWERS(own_answers): LruHash<u64, u32>,
                 65_536, Memory by Programs,
                 "hashes of answers to connections that this node began from a port or address of frontends (ADR 0035)";
