@@ -22,6 +22,7 @@ mod collided;
 mod delivery;
 mod direct;
 mod direct_and_service;
+mod echo;
 mod flows;
 mod fragments;
 mod host;
@@ -78,6 +79,7 @@ pub fn all() -> Vec<Fixture> {
         direct::all(),
         inherited::all(),
         icmp::all(),
+        echo::all(),
         shapes::all(),
         accelerator::all(),
         accelerated::all(),
