@@ -11,13 +11,15 @@ use crate::traffic::{Answer, Ask, Failure, Protocol};
 use crate::wait::{wait_until, wait_until_ok};
 
 mod asking;
+mod one_port;
 mod shared;
 
 pub(crate) use asking::IMPATIENT;
 pub use asking::{
-    all_dropped, answered_by, ask, askers, different_servers, dropped, longer, matrix, refused,
-    servers, until, until_within,
+    all_dropped, answered_by, answered_outside, ask, askers, different_servers, dropped, longer,
+    matrix, refused, servers, until, until_within,
 };
+pub use one_port::{from_one_port, unused_port};
 pub use shared::Shared;
 
 /// The port that every server of a rig listens at.

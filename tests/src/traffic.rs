@@ -22,6 +22,7 @@ mod rounds;
 mod sctp;
 mod server;
 pub mod session;
+mod spoofed;
 pub mod survey;
 
 pub use ask::{Answer, Ask, Failure, Protocol};
@@ -33,3 +34,4 @@ pub use peer::{Kept, Ledger, Load, Many, PAUSE, Peer, Tally};
 pub use ping::ping;
 pub use raw::Raw;
 pub use sctp::Sctp;
+pub use spoofed::{is_spoofed, spoofed};

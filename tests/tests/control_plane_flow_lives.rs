@@ -9,9 +9,9 @@ use lb_common::wire::tcp;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::matrix::{Detector, Proxy, Setup, SharedApiServer, World, services};
-use lb_tests::rig::{Rig, TARGET, matrix, until};
+use lb_tests::rig::{Rig, TARGET, answered_outside, ask, from_one_port, matrix, until};
 use lb_tests::topology::{Family, Member, Pod};
-use lb_tests::traffic::{Ask, Attacked, Handmade};
+use lb_tests::traffic::{Ask, Attacked, Handmade, spoofed};
 
 /// `NodePort`s of Services with a pod of the first and of the second node as backend, and with a backend that has no
 /// listener.
@@ -64,16 +64,9 @@ fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
 
 /// The node talks to a server outside from ports that are `NodePorts`.
 fn own_connections_have_ports_of_services(rig: &Rig) -> Result<()> {
-    for (family, protocol) in matrix() {
+    for flow in matrix() {
         for port in NODE_PORTS {
-            let server = rig.client().addresses().socket(family, TARGET);
-            let question = Ask::new(protocol, server).from_port(port);
-            let kept =
-                rig.node(0)?.peer().keep(question).with_context(|| format!("{question:?}"))?;
-            for _ in 0..2 {
-                let answer = kept.ask().with_context(|| format!("{question:?}"))?;
-                ensure!(answer.server == rig.client().name(), "{answer:?}");
-            }
+            drop(answered_outside(rig, rig.node(0)?, flow, Some(port))?);
         }
     }
     Ok(())
@@ -81,30 +74,18 @@ fn own_connections_have_ports_of_services(rig: &Rig) -> Result<()> {
 
 /// A pod reaches one backend by two frontends and directly, and all from one port.
 fn two_frontends_from_one_port(rig: &Rig, [near, far, _]: &[Service; 3]) -> Result<()> {
-    let mut port = 25_100;
+    let pod: &Member = rig.pod(0, 0)?;
     for (family, protocol) in matrix() {
         for (service, number, backend) in
             [(near, NODE_PORTS[0], rig.pod(0, 1)?), (far, NODE_PORTS[1], rig.pod(1, 1)?)]
         {
-            port += 1;
             let asked = [
                 service.frontend(family),
                 rig.node(0)?.addresses().socket(family, number),
                 backend.addresses().socket(family, TARGET),
             ];
-            let question = |to: SocketAddr| Ask::new(protocol, to).from_port(port);
-            let kept = asked.map(|to| {
-                rig.pod(0, 0)?
-                    .peer()
-                    .keep(question(to))
-                    .with_context(|| format!("{:?}", question(to)))
-            });
-            let kept: Vec<_> = kept.into_iter().collect::<Result<_>>()?;
-            for _ in 0..2 {
-                for (flow, to) in kept.iter().zip(asked) {
-                    let answer = flow.ask().with_context(|| format!("{:?}", question(to)))?;
-                    ensure!(answer.server == backend.name() && answer.peer == to, "{answer:?}");
-                }
+            for answer in from_one_port(protocol, &asked.map(|to| (pod, to)))? {
+                ensure!(answer.server == backend.name(), "{answer:?}");
             }
         }
     }
@@ -115,15 +96,8 @@ fn two_frontends_from_one_port(rig: &Rig, [near, far, _]: &[Service; 3]) -> Resu
 fn forged_segments(rig: &Rig, services: [&Service; 2]) -> Result<()> {
     let backends: [&Pod; 2] = [rig.pod(0, 1)?, rig.pod(1, 1)?];
     let mut open = Vec::new();
-    for family in Family::ALL {
-        for ((service, backend), port) in services.iter().zip(backends).zip(NODE_PORTS) {
-            let node_port = rig.node(0)?.addresses().socket(family, port);
-            let asked: [(&Member, SocketAddr); 2] =
-                [(rig.pod(0, 0)?, service.frontend(family)), (rig.client(), node_port)];
-            for (from, to) in asked {
-                open.push(Attacked::open(from, to, backend, family)?);
-            }
-        }
+    for ((service, backend), port) in services.into_iter().zip(backends).zip(NODE_PORTS) {
+        open.extend(Attacked::open_all(rig, service, port, backend)?);
     }
     for connection in &open {
         connection.forge(rig.pod(0, 1)?)?;
@@ -143,23 +117,20 @@ fn flood(rig: &Rig, [near, far, _]: &[Service; 3]) -> Result<()> {
     }
     for family in Family::ALL {
         let target = rig.node(0)?.addresses().socket(family, NODE_PORTS[2]);
-        let hand = Handmade::open(rig.client(), rig.client().addresses().socket(family, 25_998))?;
+        let own = rig.client().addresses().socket(family, 25_998);
+        let hand = Handmade::open(rig.client(), own)?;
         for number in 0..FLOOD {
-            let [low, high] = [number & 0xff, number >> 8];
-            let source = match family {
-                Family::V4 => format!("198.18.{high}.{low}:{}", 1_024 + number),
-                Family::V6 => format!("[fd00:18::{high:x}:{low:x}]:{}", 1_024 + number),
-            };
+            let source = SocketAddr::new(spoofed(own, number), 1_024 + number as u16);
             let kind =
                 if number % 2 == 0 { Transport::Udp(true) } else { Transport::Tcp(tcp::SYN) };
-            let packet = Datagram::new(at(&source), at(&target.to_string()), kind);
+            let packet = Datagram::new(at(&source.to_string()), at(&target.to_string()), kind);
             // A full send queue is not an error: the flood continues.
             drop(hand.send(&packet, target));
             if number % (FLOOD / ASKED) == 0 {
                 for (asked, port) in [(near, NODE_PORTS[0]), (far, NODE_PORTS[1])] {
                     let outside = rig.node(0)?.addresses().socket(family, port);
-                    drop(lb_tests::rig::ask(rig.client(), Ask::tcp(outside))?);
-                    drop(lb_tests::rig::ask(rig.pod(0, 0)?, Ask::udp(asked.frontend(family)))?);
+                    drop(ask(rig.client(), Ask::tcp(outside))?);
+                    drop(ask(rig.pod(0, 0)?, Ask::udp(asked.frontend(family)))?);
                 }
             }
         }

@@ -1,15 +1,13 @@
 //! Flows that differ before translation also differ after it, whichever ports their clients chose.
 
-use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, Shared, TARGET, ask, matrix};
+use lb_tests::rig::{self, Rig, Shared, TARGET, ask, matrix, unused_port};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol, Tally};
 use lb_tests::wait::wait_until_ok;
@@ -28,12 +26,6 @@ in_both_shapes!(
 /// The number of questions of each of two concurrent clients.
 const ASKED: u32 = 200;
 
-/// A port that no earlier connection has left in `TIME_WAIT`.
-fn unused_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(25_000);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
-
 /// Two Services, each with a `NodePort`, whose only backend is pod 0 of node `node`.
 fn two_services(shape: Shape, node: usize) -> Result<(Shared, [Service; 2])> {
     let rig = Rig::shared(shape)?;
@@ -44,28 +36,10 @@ fn two_services(shape: Shape, node: usize) -> Result<(Shared, [Service; 2])> {
     Ok((rig, [one, two]))
 }
 
-/// Opens all flows from one port, uses each of them twice, and returns the client addresses that the backend saw.
-fn from_one_port(
-    from: &Member,
-    protocol: Protocol,
-    frontends: &[SocketAddr],
-) -> Result<BTreeSet<SocketAddr>> {
-    let (mut flows, port) = (Vec::new(), unused_port());
-    for frontend in frontends {
-        let question = Ask::new(protocol, *frontend).from_port(port);
-        flows
-            .push((question, from.peer().keep(question).with_context(|| format!("{question:?}"))?));
-    }
-    let mut seen = BTreeSet::new();
-    for round in 0..2 {
-        for (question, flow) in &flows {
-            let answer = flow.ask().with_context(|| format!("round {round}, {question:?}"))?;
-            ensure!(answer.local.port() == port && answer.peer == question.to, "{answer:?}");
-            seen.insert(answer.client);
-        }
-    }
-    ensure!(seen.len() == frontends.len(), "{protocol} to {frontends:?}: backend saw {seen:?}");
-    Ok(seen)
+/// As `rig::from_one_port`, with one client.
+fn from_one_port(from: &Member, protocol: Protocol, frontends: &[SocketAddr]) -> Result<()> {
+    let flows: Vec<_> = frontends.iter().map(|frontend| (from, *frontend)).collect();
+    rig::from_one_port(protocol, &flows).map(drop)
 }
 
 fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()> {
@@ -73,7 +47,7 @@ fn pod_asks_two_services_of_one_backend_from_one_port(shape: Shape) -> Result<()
         let (rig, services) = two_services(shape, node)?;
         for (family, protocol) in matrix() {
             let frontends = services.each_ref().map(|service| service.frontend(family));
-            drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
+            from_one_port(rig.pod(0, 0)?, protocol, &frontends)?;
         }
     }
     Ok(())
@@ -88,7 +62,7 @@ fn pod_asks_a_service_and_its_backend_from_one_port(shape: Shape) -> Result<()> 
             let [direct, first, second] =
                 [backend.socket(family, TARGET), service.frontend(family), other.frontend(family)];
             for frontends in [&[direct, first][..], &[first, direct], &[first, direct, second]] {
-                drop(from_one_port(rig.pod(0, 0)?, protocol, frontends)?);
+                from_one_port(rig.pod(0, 0)?, protocol, frontends)?;
             }
         }
     }
@@ -101,7 +75,7 @@ fn client_asks_two_node_ports_of_one_backend_from_one_port(shape: Shape) -> Resu
         for (family, protocol) in matrix() {
             let asked = rig.node(0)?.addresses();
             let frontends = [30_080, 30_081].map(|port| asked.socket(family, port));
-            drop(from_one_port(rig.client(), protocol, &frontends)?);
+            from_one_port(rig.client(), protocol, &frontends)?;
         }
     }
     Ok(())
@@ -112,7 +86,7 @@ fn client_asks_both_nodes_from_one_port(shape: Shape) -> Result<()> {
     let nodes = [rig.node(0)?.addresses(), rig.node(1)?.addresses()];
     for (family, protocol) in matrix() {
         let frontends = nodes.map(|node| node.socket(family, 30_080));
-        drop(from_one_port(rig.client(), protocol, &frontends)?);
+        from_one_port(rig.client(), protocol, &frontends)?;
     }
     Ok(())
 }
@@ -129,7 +103,7 @@ fn pod_asks_a_node_and_a_backend_behind_it_from_one_port(shape: Shape) -> Result
             [service.frontend(family), own.socket(family, 30_081), backend.socket(family, TARGET)];
         for other in near {
             for frontends in [[far, other], [other, far]] {
-                drop(from_one_port(rig.pod(0, 0)?, protocol, &frontends)?);
+                from_one_port(rig.pod(0, 0)?, protocol, &frontends)?;
             }
             let port = unused_port();
             for asked in [far, other] {

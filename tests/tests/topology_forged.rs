@@ -1,14 +1,13 @@
 //! Forged segments of open connections: an RST or FIN with a guessed sequence number and a SYN with the same ports end
 //! and move no connection, also when the connection is idle afterwards and its backend has left the Service.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, until};
-use lb_tests::topology::{Family, Member, Pod, Shape, Topology};
+use lb_tests::topology::{Family, Pod, Shape, Topology};
 use lb_tests::traffic::{Ask, Attacked};
 use lb_tests::wait::wait_until_ok;
 
@@ -29,19 +28,11 @@ fn forged_segments_end_no_connection(shape: Shape) -> Result<()> {
     for (service, before, _) in &services {
         rig.manifests().apply(&service.clone().pods(&[before]))?;
     }
-    let mut open: Vec<Attacked<'_>> = Vec::new();
-    for family in Family::ALL {
-        for ((service, backend, _), port) in services.iter().zip(NODE_PORTS) {
-            let node_port = rig.node(0)?.addresses().socket(family, port);
-            let asked: [(&Member, SocketAddr); 2] =
-                [(rig.pod(0, 0)?, service.frontend(family)), (rig.client(), node_port)];
-            for (from, to) in asked {
-                until(from, Ask::tcp(to), Result::is_ok)?;
-                open.push(Attacked::open(from, to, backend, family)?);
-            }
-        }
+    let mut open = Vec::new();
+    for ((service, backend, _), port) in services.iter().zip(NODE_PORTS) {
+        open.extend(Attacked::open_all(&rig, service, port, backend)?);
     }
-    // With a second backend a SYN that began the flow anew could move it.
+    // With a second backend a SYN that began the flow again could move it.
     for (service, before, after) in &services {
         rig.manifests().apply(&service.clone().pods(&[before, after]))?;
         until(rig.pod(0, 0)?, Ask::tcp(service.frontend(Family::V4)), |outcome| {

@@ -7,9 +7,9 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
+use lb_tests::rig::{Rig, TARGET, answered_outside, ask, matrix, until};
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
-use lb_tests::traffic::{Answer, Ask, Failure, Kept, Protocol};
+use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
 use serde_json::{Value, json};
 
 in_both_shapes!(
@@ -51,23 +51,6 @@ fn rig_of(builder: Builder, acceleration: &str) -> Result<Rig> {
     Ok(rig)
 }
 
-/// Opens a flow to the external server, and asks twice.
-fn kept<'a>(
-    rig: &Rig,
-    from: &'a Member,
-    (family, protocol): (Family, Protocol),
-    port: Option<u16>,
-) -> Result<Kept<'a>> {
-    let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));
-    let question = port.map_or(question, |port| question.from_port(port));
-    let flow = from.peer().keep(question).with_context(|| format!("{question:?}"))?;
-    for _ in 0..2 {
-        let answer = flow.ask().with_context(|| format!("{question:?}"))?;
-        ensure!(answer.server == rig.client().name(), "{answer:?}");
-    }
-    Ok(flow)
-}
-
 /// An external client still reaches the Service whose port is also used by a connection of the node.
 fn is_served(
     rig: &Rig,
@@ -101,7 +84,7 @@ fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
     for flow in matrix() {
         let [near, far, none] = TAKEN;
         for port in [near, far, none, EXTERNAL] {
-            drop(kept(rig, rig.node(0)?, flow, Some(port))?);
+            drop(answered_outside(rig, rig.node(0)?, flow, Some(port))?);
         }
         is_served(rig, flow, near, rig.pod(0, 0)?)?;
         is_served(rig, flow, far, rig.pod(1, 0)?)?;
@@ -198,7 +181,7 @@ fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
         // A CNI plugin with random ports chooses such a port from time to time.
         masquerade(rig, rig.client(), &port.to_string())?;
         for (family, protocol) in matrix() {
-            let flow = kept(rig, rig.pod(0, 1)?, (family, protocol), None)?;
+            let flow = answered_outside(rig, rig.pod(0, 1)?, (family, protocol), None)?;
             let client = flow.ask()?.client;
             ensure!(client == node.addresses().socket(family, port), "seen as {client}");
         }
@@ -220,7 +203,7 @@ fn connection_outlives_new_frontends(rig: &Rig) -> Result<()> {
     let mut flows = Vec::new();
     for port in [LATER, LATER_WITHOUT, LATER_EXTERNAL] {
         for flow in matrix() {
-            flows.push((flow, kept(rig, rig.node(0)?, flow, Some(port))?));
+            flows.push((flow, answered_outside(rig, rig.node(0)?, flow, Some(port))?));
         }
     }
     let own = rig.node(0)?.addresses();

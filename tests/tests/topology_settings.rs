@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
-use lb_tests::rig::{ask, matrix};
+use lb_tests::rig::{ask, matrix, unused_port};
 use lb_tests::topology::{Family, Shape};
 use lb_tests::traffic::Ask;
 
@@ -77,7 +77,7 @@ fn pings_are_refused_and_node_ports_are_on_loopback_without_xdp(shape: Shape) ->
         let loopback = if family == Family::V4 { "127.0.0.1" } else { "::1" };
         for (port, served) in NODE_PORTS.iter().zip(&world.served) {
             let question = Ask::new(protocol, SocketAddr::new(loopback.parse()?, *port));
-            for question in [question, question.from_port(ports::unused_port())] {
+            for question in [question, question.from_port(unused_port())] {
                 let answer = ask(world.rig.node(1)?, question)?;
                 let is_right = answer.server == served.backend && answer.peer == question.to;
                 ensure!(is_right, "{question:?}: {answer:?}");

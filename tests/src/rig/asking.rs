@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::Rig;
+use super::{Rig, TARGET};
 use crate::manifest::Service;
 use crate::topology::{Family, Member};
 use crate::traffic::survey::{Ending, Inquiry};
-use crate::traffic::{Answer, Ask, Failure, Protocol};
+use crate::traffic::{Answer, Ask, Failure, Kept, Protocol};
 use crate::wait::wait_until;
 
 /// The deadline for packets to follow a change. A change takes milliseconds.
@@ -88,6 +88,23 @@ pub fn askers<'a>(
         askers.push((rig.client(), outside));
     }
     Ok(askers)
+}
+
+/// Opens a flow to the server of the external client, asks twice, and returns the flow.
+pub fn answered_outside<'a>(
+    rig: &Rig,
+    from: &'a Member,
+    (family, protocol): (Family, Protocol),
+    port: Option<u16>,
+) -> Result<Kept<'a>> {
+    let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));
+    let question = port.map_or(question, |port| question.from_port(port));
+    let flow = from.peer().keep(question).with_context(|| format!("{question:?}"))?;
+    for _ in 0..2 {
+        let answer = flow.ask().with_context(|| format!("{question:?}"))?;
+        ensure!(answer.server == rig.client().name(), "{answer:?}");
+    }
+    Ok(flow)
 }
 
 /// Asks once, and fails with a description of the question if there is no answer.

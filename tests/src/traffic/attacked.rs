@@ -7,7 +7,8 @@ use lb_common::fake::{Datagram, Transport, at};
 use lb_common::wire::tcp;
 
 use super::{Answer, Ask, Capture, Handmade, Kept};
-use crate::rig::TARGET;
+use crate::manifest::Service;
+use crate::rig::{Rig, TARGET, until};
 use crate::topology::{Family, Member, Pod};
 
 /// Distances of the guessed sequence numbers from those of the connection. A guess that is right ends a connection, so
@@ -27,13 +28,29 @@ pub struct Attacked<'a> {
 }
 
 impl<'a> Attacked<'a> {
-    /// Opens a connection of `from`, which reaches `backend`, and asks once.
-    pub fn open(
-        from: &'a Member,
-        to: SocketAddr,
+    /// Opens connections of both families to a Service with this backend: of a pod by its `ClusterIP`, and of the
+    /// external client by its `NodePort`.
+    pub fn open_all(
+        rig: &'a Rig,
+        service: &Service,
+        node_port: u16,
         backend: &'a Pod,
-        family: Family,
-    ) -> Result<Self> {
+    ) -> Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for family in Family::ALL {
+            let outside = rig.node(0)?.addresses().socket(family, node_port);
+            let asked: [(&Member, SocketAddr); 2] =
+                [(rig.pod(0, 0)?, service.frontend(family)), (rig.client(), outside)];
+            for (from, to) in asked {
+                until(from, Ask::tcp(to), Result::is_ok)?;
+                all.push(Self::open(from, to, backend, family)?);
+            }
+        }
+        Ok(all)
+    }
+
+    /// Opens a connection of `from`, which reaches `backend`, and asks once.
+    fn open(from: &'a Member, to: SocketAddr, backend: &'a Pod, family: Family) -> Result<Self> {
         let capture = Capture::start(from.netns(), "eth0")?;
         let kept = from.peer().keep(Ask::tcp(to))?;
         let answer = kept.ask()?;

@@ -1,6 +1,6 @@
 //! Floods of packets from ever new sources.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -8,7 +8,7 @@ use lb_common::fake::{Datagram, Transport, at};
 use lb_common::wire::tcp;
 use lb_tests::campaign;
 use lb_tests::topology::Member;
-use lb_tests::traffic::Handmade;
+use lb_tests::traffic::{Handmade, spoofed};
 use lb_tests::wait;
 
 use super::CAPACITY;
@@ -92,7 +92,7 @@ impl Flood {
             };
             let kind = *self.kinds.get(kind as usize).context("a kind")?;
             let target = *to.get(source as usize % to.len()).context("a target")?;
-            let ip = if spoofs { spoofed(own, source)? } else { own.ip() };
+            let ip = if spoofs { spoofed(own, source) } else { own.ip() };
             let port = 1_024 + (source % self.ports) as u16;
             let [source, to] = [SocketAddr::new(ip, port), target].map(|end| at(&end.to_string()));
             // A full send queue is not an error: the flood continues.
@@ -105,19 +105,4 @@ impl Flood {
         }
         Ok(sent)
     }
-}
-
-/// Whether an address is that of a source of spoofed packets.
-pub(super) fn is_spoofed(ip: IpAddr) -> bool {
-    let ip = ip.to_string();
-    ip.starts_with("198.18.") || ip.starts_with("fd00:18:")
-}
-
-/// The address of a source of spoofed packets, of the family of `own`.
-fn spoofed(own: SocketAddr, number: u32) -> Result<IpAddr> {
-    let [low, high] = [number & 0xffff, number >> 16];
-    Ok(match own {
-        SocketAddr::V4(_) => format!("198.18.{}.{}", low >> 8, low & 0xff).parse()?,
-        SocketAddr::V6(_) => format!("fd00:18::{high:x}:{low:x}").parse()?,
-    })
 }

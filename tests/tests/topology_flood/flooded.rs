@@ -6,10 +6,10 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, askers};
 use lb_tests::topology::Shape;
-use lb_tests::traffic::{Answer, Kept, Protocol};
+use lb_tests::traffic::{Answer, Kept, Protocol, is_spoofed};
 use lb_tests::wait;
 
-use super::flood::{Flood, is_spoofed};
+use super::flood::Flood;
 use super::{NODE_PORT, STREAM, everybody_asks, pour, protected, rig};
 
 in_both_shapes!(flood_of_a_service_costs_its_other_clients_nothing);
