@@ -86,7 +86,9 @@ fn pair(first: &u16, second: &u16) -> u32 {
 pub(crate) fn look_up(
     context: *mut c_void,
     device: u32,
-    (tuple, protocol, traffic): (&Tuple, Protocol, Traffic),
+    tuple: &Tuple,
+    protocol: Protocol,
+    traffic: Traffic,
     into: &mut Route,
 ) -> RouteResult {
     let mut question = Question {
@@ -116,7 +118,9 @@ pub(crate) fn look_up(
 #[inline(always)]
 pub(crate) fn look_up_of_host(
     context: *mut c_void,
-    (tuple, protocol, length): (&Tuple, Protocol, u16),
+    tuple: &Tuple,
+    protocol: Protocol,
+    length: u16,
     into: &mut Route,
 ) -> RouteResult {
     let v4 = tuple.destination.is_v4();
@@ -147,7 +151,8 @@ pub(crate) fn look_up_of_host(
 #[inline(always)]
 pub(crate) fn source(
     context: *mut c_void,
-    (device, mark): (u32, u32),
+    device: u32,
+    mark: u32,
     tuple: &Tuple,
     protocol: Protocol,
 ) -> Option<Ip> {

@@ -54,7 +54,7 @@ impl Hooked for Frame<'_> {
         traffic: Traffic,
         into: &mut Route,
     ) -> RouteResult {
-        fib::look_up(self.0.ctx.cast(), self.device(), (tuple, protocol, traffic), into)
+        fib::look_up(self.0.ctx.cast(), self.device(), tuple, protocol, traffic, into)
     }
 
     // XDP sees no packet that this host created.

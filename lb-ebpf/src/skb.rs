@@ -143,7 +143,7 @@ impl Hooked for Skb<'_> {
         traffic: Traffic,
         into: &mut Route,
     ) -> RouteResult {
-        fib::look_up(self.0.skb.skb.cast(), self.device(), (tuple, protocol, traffic), into)
+        fib::look_up(self.0.skb.skb.cast(), self.device(), tuple, protocol, traffic, into)
     }
 
     #[inline(always)]
@@ -154,7 +154,7 @@ impl Hooked for Skb<'_> {
         length: u16,
         into: &mut Route,
     ) -> RouteResult {
-        fib::look_up_of_host(self.0.skb.skb.cast(), (tuple, protocol, length), into)
+        fib::look_up_of_host(self.0.skb.skb.cast(), tuple, protocol, length, into)
     }
 
     #[inline(always)]
@@ -162,7 +162,7 @@ impl Hooked for Skb<'_> {
         let skb = self.0.skb.skb;
         // SAFETY: a field of the program's own context.
         let mark = unsafe { (*skb).mark };
-        fib::source(skb.cast(), (device, mark), tuple, protocol)
+        fib::source(skb.cast(), device, mark, tuple, protocol)
     }
 
     #[inline(always)]

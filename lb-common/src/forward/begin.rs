@@ -97,7 +97,7 @@ pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
     if begin.renews {
         end_old(tables, found);
     }
-    write_forward(settings, &headers.key, (choice, begin), &mut pair.forward);
+    write_forward(settings, &headers.key, choice, begin, &mut pair.forward);
     let is_hosts = !begin.source.is_unspecified();
     let keeps_port = pair.forward.to.destination_port == headers.key.tuple.destination_port;
     // The check precedes the first entry, so that a dropped packet leaves no flow. A flow of a process always has
@@ -116,7 +116,8 @@ pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
 fn write_forward(
     settings: &Settings,
     key: &FlowKey,
-    (choice, begin): (&Choice, &Begin),
+    choice: &Choice,
+    begin: &Begin,
     flow: &mut Flow,
 ) {
     let backend = &choice.backend;

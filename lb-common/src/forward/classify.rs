@@ -31,7 +31,8 @@ pub(super) fn ingress<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    (tuple, view): (&Tuple, &View),
+    tuple: &Tuple,
+    view: &View,
     role: Role,
 ) -> Class {
     // An address of this node with such a port may have a frontend as well. The flow decides: a packet that follows
@@ -63,7 +64,8 @@ pub(super) fn egress<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    (tuple, v4): (&Tuple, bool),
+    tuple: &Tuple,
+    v4: bool,
     role: Role,
 ) -> Class {
     // Packets of host processes leave for frontends by an external interface or by `lo`, not by a pod's (ADR 0027).

@@ -21,7 +21,7 @@ pub fn ingress<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Option<Verdict> {
-    of_either(packet, tables, scratch, (role, Side::INGRESS))
+    of_either(packet, tables, scratch, role, Side::INGRESS)
 }
 
 /// Handles a packet that goes out, if it is a common one. `None` leaves it to the whole path.
@@ -32,7 +32,7 @@ pub fn egress<P: Packet, T: Tables>(
     scratch: &mut Scratch,
     role: Role,
 ) -> Option<Verdict> {
-    of_either(packet, tables, scratch, (role, Side::EGRESS))
+    of_either(packet, tables, scratch, role, Side::EGRESS)
 }
 
 /// Handles a packet of either family.
@@ -41,12 +41,13 @@ fn of_either<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-    hook: (Role, Side),
+    role: Role,
+    side: Side,
 ) -> Option<Verdict> {
     if wire::is_v4(packet)? {
-        of_family::<P, T, true>(packet, tables, scratch, hook)
+        of_family::<P, T, true>(packet, tables, scratch, role, side)
     } else {
-        of_family::<P, T, false>(packet, tables, scratch, hook)
+        of_family::<P, T, false>(packet, tables, scratch, role, side)
     }
 }
 
@@ -56,7 +57,8 @@ fn of_family<P: Packet, T: Tables, const V4: bool>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-    (role, side): (Role, Side),
+    role: Role,
+    side: Side,
 ) -> Option<Verdict> {
     let view = wire::plain::<P, V4>(packet, &mut scratch.headers.key, side)?;
     let mut plain = Plain::<V4> { view, role, flow: Flow::default() };

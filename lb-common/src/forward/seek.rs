@@ -42,7 +42,7 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     };
     let Scratch { headers, found, begin, exit, role, .. } = &mut *scratch;
     let (tuple, view) = (&headers.key.tuple, shape.view(headers));
-    let class = classify::ingress(packet, tables, settings, (tuple, view), shape.role(*role));
+    let class = classify::ingress(packet, tables, settings, tuple, view, shape.role(*role));
     if class == Class::NoService {
         return NOT_OURS;
     }
@@ -70,8 +70,7 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     let tuple = &headers.key.tuple;
     // This test precedes the lookup: with a backend that is a frontend itself, the packet could follow a second flow
     // and be translated twice (ADR 0012).
-    if is_asked && accelerated::may_be(packet, tables, settings, (tuple, class), shape.role(*role))
-    {
+    if is_asked && accelerated::may_be(packet, tables, settings, tuple, class, shape.role(*role)) {
         if S::PLAIN {
             return GIVE_UP;
         }
@@ -95,7 +94,7 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
         }
         return Ok(Next::Follow);
     }
-    without_entry(packet, tables, shape, scratch, (settings, class, known))
+    without_entry(packet, tables, shape, scratch, settings, class, known)
 }
 
 /// Whether the translation by the entry that was found is all that a packet needs: no mark, no delivery to a process,
@@ -115,7 +114,9 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     tables: &T,
     shape: &S,
     scratch: &mut Scratch,
-    (settings, class, known): (&Settings, Class, bool),
+    settings: &Settings,
+    class: Class,
+    known: bool,
 ) -> Step<Next> {
     /// The packet goes to no frontend.
     const NONE: Result<(), Refusal> = Err(Refusal::Pass(PassReason::NotOurs));
@@ -183,10 +184,10 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     };
     let Scratch { headers, found, role, .. } = scratch;
     let (tuple, view) = (&headers.key.tuple, shape.view(headers));
-    let class = classify::egress(packet, tables, settings, (tuple, view.v4), shape.role(*role));
+    let class = classify::egress(packet, tables, settings, tuple, view.v4, shape.role(*role));
     if class == Class::NoService {
         let role = shape.role(*role);
-        return without_flow::<S, P, T>(packet, (tables, settings), headers, found, (view, role));
+        return without_flow::<S, P, T>(packet, tables, settings, headers, found, view, role);
     }
     let may_ask = class != Class::Backend;
     if S::PLAIN && (may_ask || close::begins_or_ends(view)) {
@@ -209,11 +210,11 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
         let (view, role) = (shape.view(headers), shape.role(*role));
         if !S::PLAIN
             && direct::may_have_our_source(settings, tuple, view, role)
-            && direct::has_our_source(packet, (tables, settings), headers, found)
+            && direct::has_our_source(packet, tables, settings, headers, found)
         {
             return Ok(Next::Masquerade);
         }
-        return without_flow::<S, P, T>(packet, (tables, settings), headers, found, (view, role));
+        return without_flow::<S, P, T>(packet, tables, settings, headers, found, view, role);
     }
     let flow = shape.flow(packet, found);
     match flow.kind {
@@ -244,10 +245,12 @@ fn is_alive<T: Tables>(tables: &T, settings: &Settings, view: &View, found: &mut
 #[inline(always)]
 fn without_flow<S: Shape, P: Packet, T: Tables>(
     packet: &P,
-    (tables, settings): (&T, &Settings),
+    tables: &T,
+    settings: &Settings,
     headers: &Headers,
     found: &mut Found,
-    (view, role): (&View, Role),
+    view: &View,
+    role: Role,
 ) -> Step<Next> {
     let tuple = &headers.key.tuple;
     if direct::may_be_recorded(settings, tuple, view, role) {

@@ -37,7 +37,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         && tables.address(source) & address::NODE != 0;
     // Without a detector no source is a local pod (contract 3.4).
     let detector = settings.has_detector(view.v4);
-    let pod = detector && is_pod(tables, settings, headers, (packet.device(), role));
+    let pod = detector && is_pod(tables, settings, headers, packet.device(), role);
     choice.asker = Asker {
         client: *source,
         source: *source,
@@ -49,7 +49,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         return Ok(());
     }
     *begin = Begin {
-        masquerade: masquerades(settings, (source, choice), role, Origin { pod, own, detector }),
+        masquerade: masquerades(settings, source, choice, role, Origin { pod, own, detector }),
         may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
         ..Begin::of(packet, tables, view, begin.renews)
     };
@@ -70,7 +70,8 @@ fn is_pod<T: Tables>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
-    (device, role): (u32, Role),
+    device: u32,
+    role: Role,
 ) -> bool {
     if settings.has(Settings::LOCAL_BY_PREFIX) {
         let [local4, local6] = &settings.node.local;
@@ -101,7 +102,8 @@ struct Origin {
 #[inline(never)]
 fn masquerades(
     settings: &Settings,
-    (source, choice): (&Ip, &Choice),
+    source: &Ip,
+    choice: &Choice,
     role: Role,
     origin: Origin,
 ) -> bool {

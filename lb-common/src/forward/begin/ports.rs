@@ -144,7 +144,7 @@ fn keep<T: Flows + Filters + Node>(
     }
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
     // The reply was made for this packet, so its time is the present.
-    if !is_over(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite) {
+    if !is_over(tables, &reply.key, occupant, reply.flow.seen, occupant_opposite) {
         search.goes_on = true;
         return Err(DropReason::PortsExhausted);
     }
@@ -274,11 +274,11 @@ fn try_port<T: Tables>(
         tables.count(Event::PortTaken);
         let Pair { reply, occupant, occupant_opposite, .. } = pair;
         let may_go = !occupant.is_protected()
-            || end_idle(tables, (&reply.key, occupant), reply.flow.seen, occupant_opposite);
+            || end_idle(tables, &reply.key, occupant, reply.flow.seen, occupant_opposite);
         // The other direction may have been seen later, never earlier, so only a flow that may be the oldest needs its
         // lookup.
         if may_go && occupant.seen < search.silent_since {
-            let seen = last_seen(tables, (&reply.key, occupant), occupant_opposite);
+            let seen = last_seen(tables, &reply.key, occupant, occupant_opposite);
             if seen < search.silent_since {
                 (search.oldest, search.silent_since) = (port, seen);
             }

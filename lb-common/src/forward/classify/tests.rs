@@ -42,13 +42,13 @@ fn packet(from_host: bool) -> Bytes {
 fn comes_in(node: &Fake, from: &str, to: &str, tcp_flags: u8) -> [Class; 3] {
     let tuple = Tuple::new(at(from), at(to));
     let view = View { v4: true, protocol: Protocol::TCP, tcp_flags, ..View::default() };
-    ROLES.map(|role| ingress(&packet(false), node, &node.settings, (&tuple, &view), role))
+    ROLES.map(|role| ingress(&packet(false), node, &node.settings, &tuple, &view, role))
 }
 
 /// The classes of a packet that goes out, by role.
 fn goes_out(node: &Fake, from: &str, to: &str, from_host: bool) -> [Class; 3] {
     let tuple = Tuple::new(at(from), at(to));
-    ROLES.map(|role| egress(&packet(from_host), node, &node.settings, (&tuple, true), role))
+    ROLES.map(|role| egress(&packet(from_host), node, &node.settings, &tuple, true, role))
 }
 
 #[test]

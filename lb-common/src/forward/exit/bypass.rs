@@ -29,7 +29,7 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
 ) -> bool {
     matches!(found.flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
         && headers.view.is_simple()
-        && is_found(packet, tables, headers, (found, Of::Flow), exit)
+        && is_found(packet, tables, headers, found, Of::Flow, exit)
 }
 
 /// Whether the packet is the reply of a backend to a client of this node, and has a next hop.
@@ -63,7 +63,7 @@ fn prepare_answer<P: Packet, T: Clock + Filters + Flows + Node>(
     tables.flow(&found.key, &mut found.flow)
         && found.flow.kind == Kind::REPLY
         && found.flow.flags & Flow::MASQUERADED == 0
-        && is_found(packet, tables, headers, (found, Of::Packet), exit)
+        && is_found(packet, tables, headers, found, Of::Packet, exit)
 }
 
 /// The addresses by which a route is looked up.
@@ -81,7 +81,8 @@ fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     headers: &mut Headers,
-    (found, of): (&Found, Of),
+    found: &Found,
+    of: Of,
     exit: &mut Exit,
 ) -> bool {
     let Some(device) = tables.device(packet.device()) else { return false };

@@ -78,7 +78,7 @@ pub(in crate::forward) fn record_outside<T: Clock + Filters + Flows + Node>(
 ) {
     if is_taken(tables, headers, found) {
         let Found { answers: Entry { key, flow }, visited, .. } = found;
-        if !ports::is_over(tables, (key, flow), tables.now(), visited) {
+        if !ports::is_over(tables, key, flow, tables.now(), visited) {
             // The SYN may be the first packet of that flow, which XDP has translated.
             return;
         }
@@ -132,7 +132,8 @@ pub(in crate::forward) fn may_have_our_source(
 #[inline(never)]
 pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
-    (tables, settings): (&T, &Settings),
+    tables: &T,
+    settings: &Settings,
     headers: &Headers,
     found: &mut Found,
 ) -> bool {

@@ -212,7 +212,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     if is_first {
         begin.source = to.source;
         let is_far = choice.backend.flags & Backend::LOCAL == 0;
-        choose_source(packet, tables, headers, (to, is_far), exit, &mut begin.source);
+        choose_source(packet, tables, headers, to, is_far, exit, &mut begin.source);
     }
     Ok(())
 }
@@ -237,7 +237,8 @@ fn choose_source<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     headers: &Headers,
-    (to, is_far): (&Tuple, bool),
+    to: &Tuple,
+    is_far: bool,
     exit: &Exit,
     source: &mut Ip,
 ) {
@@ -247,7 +248,7 @@ fn choose_source<P: Packet, T: Tables>(
         return;
     }
     if !is_far {
-        source_on_route(packet, tables, to, (headers.key.protocol, device), source);
+        source_on_route(packet, tables, to, headers.key.protocol, device, source);
     } else if let Some(device) = tables.device(device) {
         // The reply of another node must come back by this interface.
         let of_device = if headers.view.v4 { device.source4 } else { device.source6 };
@@ -265,7 +266,8 @@ fn source_on_route<P: Packet, T: Tables>(
     packet: &P,
     tables: &T,
     to: &Tuple,
-    (protocol, device): (Protocol, u32),
+    protocol: Protocol,
+    device: u32,
     into: &mut Ip,
 ) {
     let source = packet.source(to, protocol, device);

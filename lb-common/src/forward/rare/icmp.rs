@@ -101,7 +101,7 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     }
     let leaves = headers.key.side == Side::EGRESS && *role == Role::External;
     let shows_frontend = shows_frontend || leaves && flow.kind == Kind::REPLY;
-    outside(packet, headers, (flow, shows_frontend), quoted, &mut exit.icmp)
+    outside(packet, headers, flow, shows_frontend, quoted, &mut exit.icmp)
         .and_then(|()| quoted::write(packet, headers, flow, quoted))
         .ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     Err(exit::leave(packet, &headers.view, flow.kind, exit, Translation::IcmpError))
@@ -115,7 +115,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
 fn outside<P: Packet>(
     packet: &mut P,
     headers: &Headers,
-    (flow, shows_frontend): (&Flow, bool),
+    flow: &Flow,
+    shows_frontend: bool,
     quoted: &Quoted,
     new: &mut Tuple,
 ) -> Option<()> {

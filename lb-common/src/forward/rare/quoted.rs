@@ -114,7 +114,7 @@ pub(in crate::forward) fn write<P: Packet>(
     let at = headers.view.transport(packet) + ICMP;
     let end = headers.view.end(packet)?;
     let (old, new, inside) = (&quoted.before, &quoted.after, &quoted.view);
-    let addresses = write_addresses(packet, (at, inside), old, new)?;
+    let addresses = write_addresses(packet, at, inside, old, new)?;
     let before = Port::word(old.source_port, old.destination_port);
     let after = Port::word(new.source_port, new.destination_port);
     let transport = inside.behind as usize;
@@ -123,8 +123,8 @@ pub(in crate::forward) fn write<P: Packet>(
     let ports = Difference::NONE.word(before, after);
     let both = ports.and(addresses);
     let field = match inside.protocol {
-        Protocol::TCP => checksum(packet, (transport + TCP_CHECKSUM, end), both, false),
-        Protocol::UDP => checksum(packet, (transport + UDP_CHECKSUM, end), both, true),
+        Protocol::TCP => checksum(packet, transport + TCP_CHECKSUM, end, both, false),
+        Protocol::UDP => checksum(packet, transport + UDP_CHECKSUM, end, both, true),
         _ => Difference::NONE,
     };
     // In IPv4 the quoted header's own checksum makes up for its addresses: the sum over that header stays the same.
@@ -136,7 +136,8 @@ pub(in crate::forward) fn write<P: Packet>(
 #[inline(always)]
 fn write_addresses<P: Packet>(
     packet: &mut P,
-    (at, inside): (usize, &View),
+    at: usize,
+    inside: &View,
     old: &Tuple,
     new: &Tuple,
 ) -> Option<Difference> {
@@ -162,7 +163,8 @@ fn write_addresses<P: Packet>(
 #[inline(never)]
 fn checksum<P: Packet>(
     packet: &mut P,
-    (at, end): (usize, usize),
+    at: usize,
+    end: usize,
     change: Difference,
     zero_is_none: bool,
 ) -> Difference {

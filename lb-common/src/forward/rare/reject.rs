@@ -244,7 +244,7 @@ fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -
     let (link, behind) = (view.network(packet), view.behind as usize);
     let header: [u32; WORDS] = packet.words(link)?;
     let sum = header.iter().fold(Difference::NONE, |sum, word| sum.add(*word));
-    let sum = add(packet, sum, (link + 4 * WORDS, behind), most)?;
+    let sum = add(packet, sum, link + 4 * WORDS, behind, most)?;
     // VERIFIER: a flag tells whether there is a field. A comparison of the offset with a special number would keep all
     // paths that lead here apart.
     let (bytes, has_field, field) = match view.protocol {
@@ -253,7 +253,7 @@ fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -
         Protocol::SCTP => (SCTP, false, 0),
         _ => (OTHER, false, 0),
     };
-    let rest = add(packet, Difference::NONE, (behind, behind + bytes), TCP)?;
+    let rest = add(packet, Difference::NONE, behind, behind + bytes, TCP)?;
     let length = behind + bytes - link;
     let at = behind + field;
     if !has_field {
@@ -273,7 +273,8 @@ fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -
 fn add<P: Packet>(
     packet: &P,
     mut sum: Difference,
-    (from, to): (usize, usize),
+    from: usize,
+    to: usize,
     most: usize,
 ) -> Option<Difference> {
     for pair in 0..most.div_ceil(8) {
@@ -285,7 +286,7 @@ fn add<P: Packet>(
         sum = sum.add(u32::from_ne_bytes([a, b, c, d])).add(u32::from_ne_bytes([e, f, g, h]));
     }
     // Options may end on an odd number of words, as a transport header may.
-    if (to - from) % 8 != 0 {
+    if !(to - from).is_multiple_of(8) {
         sum = sum.add(u32::from_ne_bytes(packet.read_at(to - 4)?));
     }
     Some(sum)

@@ -22,7 +22,8 @@ pub(in crate::forward) fn may_be<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
-    (tuple, class): (&Tuple, Class),
+    tuple: &Tuple,
+    class: Class,
     role: Role,
 ) -> bool {
     role == Role::External

@@ -83,7 +83,7 @@ fn choose_source<P: Packet, T: Node + Clock>(
     if device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0 {
         // The routes of packets that leave by a port of a bridge lead to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };
-        ask_route(packet, (tables, settings), key, routed, &mut forward.to.source);
+        ask_route(packet, tables, settings, key, routed, &mut forward.to.source);
     }
     key.write_opposite(forward, &mut reply.key);
     Ok(())
@@ -109,7 +109,8 @@ fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
 #[inline(never)]
 fn ask_route<P: Packet, T: Clock>(
     packet: &P,
-    (tables, settings): (&T, &Settings),
+    tables: &T,
+    settings: &Settings,
     key: &FlowKey,
     device: u32,
     into: &mut Ip,

@@ -15,21 +15,23 @@ pub(super) const STALE: u64 = 60 * SECOND;
 #[inline(always)]
 pub(in crate::forward) fn is_over<T: Flows + Node>(
     tables: &T,
-    (key, reply): (&FlowKey, &mut Flow),
+    key: &FlowKey,
+    reply: &mut Flow,
     now: u64,
     other: &mut Entry,
 ) -> bool {
     if reply.is_protected() {
-        end_idle(tables, (key, reply), now, other)
+        end_idle(tables, key, reply, now, other)
     } else {
-        has_ended(tables, (key, reply), now, other)
+        has_ended(tables, key, reply, now, other)
     }
 }
 
 #[inline(never)]
 fn has_ended<T: Flows>(
     tables: &T,
-    (key, reply): (&FlowKey, &Flow),
+    key: &FlowKey,
+    reply: &Flow,
     now: u64,
     forward: &mut Entry,
 ) -> bool {
@@ -56,7 +58,8 @@ fn has_ended<T: Flows>(
 #[inline(never)]
 pub(super) fn last_seen<T: Flows>(
     tables: &T,
-    (key, reply): (&FlowKey, &Flow),
+    key: &FlowKey,
+    reply: &Flow,
     other: &mut Entry,
 ) -> u64 {
     key.write_opposite(reply, &mut other.key);
@@ -73,7 +76,8 @@ pub(super) fn last_seen<T: Flows>(
 #[inline(never)]
 pub(super) fn end_idle<T: Flows + Node>(
     tables: &T,
-    (key, reply): (&FlowKey, &mut Flow),
+    key: &FlowKey,
+    reply: &mut Flow,
     now: u64,
     other: &mut Entry,
 ) -> bool {
@@ -81,7 +85,7 @@ pub(super) fn end_idle<T: Flows + Node>(
     if idle < life::SHORTEST {
         return false;
     }
-    let idle = now.saturating_sub(last_seen(tables, (key, reply), other));
+    let idle = now.saturating_sub(last_seen(tables, key, reply, other));
     let Some(settings) = tables.settings() else { return false };
     if idle < u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND {
         return false;
