@@ -102,7 +102,8 @@ impl Events {
         &self,
         service: &ServiceName,
         uid: &str,
-        (reason, action): (&'static str, &'static str),
+        reason: &'static str,
+        action: &'static str,
         text: String,
     ) {
         let (service, uid) = (Some(service.clone()), uid.to_owned());

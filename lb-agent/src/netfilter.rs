@@ -44,7 +44,8 @@ pub(crate) fn body(family: u8, attributes: &[u8]) -> Vec<u8> {
 /// Lists all objects of a kind, and calls `see` with the family and the attributes of each.
 pub(crate) fn dump(
     kind: u16,
-    (family, attributes): (u8, &[u8]),
+    family: u8,
+    attributes: &[u8],
     mut see: impl FnMut(u8, &[u8]),
 ) -> io::Result<()> {
     list(&open()?, kind, &body(family, attributes), |_, body| {

@@ -234,7 +234,7 @@ impl Reconciler {
             let service = service.or_else(|| frontends.unclaimed(&frontend))?;
             Some(kept::marked(kept, frontend, service))
         };
-        self.frontends.write_winners((&dirty, now), &mut self.settings, winner, &mut ops);
+        self.frontends.write_winners(&dirty, now, &mut self.settings, winner, &mut ops);
         ops.extend(after);
         self.frontends.update(&mut self.settings, &mut ops);
         if !forgotten.is_empty() {

@@ -81,11 +81,10 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     let view = ViewHealth::default();
     let (sender, mut events) = mpsc::channel(4_096);
     let kube_proxy = KubeProxy::default();
-    let observed = (&view, &kube_proxy);
     let (shows, views) = watch::channel(None);
     drop(tokio::spawn(node::watch::run(shows)));
-    let to = (sender, Some(views.clone()));
-    let client = start_source(options.manifests.as_deref(), &config, &name, observed, to).await?;
+    let (manifests, own) = (options.manifests.as_deref(), Some(views.clone()));
+    let client = start_source(manifests, &config, &name, &view, &kube_proxy, sender, own).await?;
     let mut tracker = tracker(&config, &name);
     let has_maps = datapath::maps_directory(&paths.bpf_dir).exists();
     let patience = match (&options.manifests, has_maps) {
@@ -119,8 +118,8 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     let reconciler = Reconciler::adopt(maps.limits()?, actual, Duration::ZERO);
     let frontends = prepare_host_stack(&config).await;
     let numbers = Arc::new(Numbers::default());
-    let observed = (views.clone(), Arc::clone(&numbers));
-    let devices = Devices::new(datapath, Arc::clone(&config), &maps, observed)?;
+    let devices =
+        Devices::new(datapath, Arc::clone(&config), &maps, views.clone(), Arc::clone(&numbers))?;
     let shared = Arc::new(devices.maps()?);
     let health = Health::new(config.patience());
     let mut agent = Agent {
@@ -154,12 +153,12 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
         configured_sizes: config.sizes(),
         memory_problem,
     };
-    start_servers(&config, &agent, (kube_proxy, view), &shared).await?;
+    start_servers(&config, &agent, kube_proxy, view, &shared).await?;
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent started");
     agent.reporter.events.node("Starting", String::new());
     agent.begin();
     let end = tokio::select! {
-        end = agent.work((events, views), shared, &mut stop) => end,
+        end = agent.work(events, views, shared, &mut stop) => end,
         () = reload::changed(options, config.text.as_deref()) => End::Changed,
     };
     // Links stay pinned, so ending the agent changes nothing for packets. The inspection restores pins that were removed

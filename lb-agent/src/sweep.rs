@@ -67,12 +67,12 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         if suspects.len() < MOST && is_suspect(&context.lifetimes, key, flow, now) {
             suspects.push(*key);
         }
-        see(context, &own, (key, flow), &mut lost, &mut report.live);
+        see(context, &own, key, flow, &mut lost, &mut report.live);
     })?;
     flows.walk(Table::Transient, |key, flow| {
         // Expired transient entries stay in the table until they are displaced, so they must not count as live.
         if !is_suspect(&context.lifetimes, key, flow, now) {
-            see(context, &own, (key, flow), &mut lost, &mut report.live);
+            see(context, &own, key, flow, &mut lost, &mut report.live);
         }
     })?;
     let [room4, room6] = flows.capacities()?;
@@ -99,7 +99,8 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
 fn see(
     context: &Context,
     own: &Own,
-    (key, flow): (&FlowKey, &Flow),
+    key: &FlowKey,
+    flow: &Flow,
     lost: &mut Vec<FlowKey>,
     live: &mut BTreeSet<Frontend>,
 ) {

@@ -28,7 +28,7 @@ mod version;
 use kube::Client;
 use tokio::sync::mpsc::Sender;
 
-use self::follow::Follow;
+use self::follow::{Common, Follow};
 use self::objects::{Cidrs, Nodes, Services, Slices};
 use self::pace::Pace;
 use crate::snapshot::{Event, HEADLESS_LABEL, PROXY_NAME_LABEL, ViewHealth};
@@ -60,18 +60,17 @@ impl Watch {
     }
 
     async fn run_at(self, client: Client, view: ViewHealth, events: Sender<Event>, pace: Pace) {
-        let (to, how) = ((view, events), (self.list, pace));
-        let services = (Services, Some(self.service_labels()), Some(NOT_HEADLESS.to_owned()));
+        let (service_labels, not_headless) = (self.service_labels(), NOT_HEADLESS.to_owned());
         // Slices are selected by owner, not by their own proxy-name label: the tracker joins slices and Services.
-        let slices = (Slices::default(), Some(format!("!{HEADLESS_LABEL}")), None);
+        let slice_labels = format!("!{HEADLESS_LABEL}");
         // The name as a field selector is also what RBAC and the node authorizer can restrict to one object.
-        let node = (Nodes, None, Some(format!("metadata.name={}", self.node)));
-        let cidrs = (Cidrs::default(), None, None);
+        let name = format!("metadata.name={}", self.node);
+        let common = Common { client, view, events, list: self.list, pace };
         let ((), (), (), ()) = tokio::join!(
-            Follow::new(client.clone(), services, to.clone(), how).run(),
-            Follow::new(client.clone(), slices, to.clone(), how).run(),
-            Follow::new(client.clone(), node, to.clone(), how).run(),
-            Follow::new(client, cidrs, to, how).run(),
+            Follow::new(Services, Some(service_labels), Some(not_headless), common.clone()).run(),
+            Follow::new(Slices::default(), Some(slice_labels), None, common.clone()).run(),
+            Follow::new(Nodes, None, Some(name), common.clone()).run(),
+            Follow::new(Cidrs::default(), None, None, common).run(),
         );
     }
 

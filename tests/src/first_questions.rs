@@ -124,7 +124,7 @@ fn wire(node: &Node, pod: &Netns, number: u8) -> Result<()> {
         pod.name()
     ))?;
     let addresses = address::pod(node.number(), number)?;
-    Shape::Routed.connect(host, number, pod, (&device, addresses))
+    Shape::Routed.connect(host, number, pod, &device, addresses)
 }
 
 /// Waits until the wire carries packets. The kernel enables a new wire asynchronously and drops earlier packets,

@@ -134,10 +134,10 @@ async fn answer(
     let spoilt = match says {
         Says::TheSame => None,
         Says::Spoilt(name) => Some(name),
-        Says::Busy(code) => return response(code, ("Retry-After", "1"), "later".to_owned()),
-        Says::Page => return response(200, ("Content-Type", "text/html"), "<html>\n".repeat(200)),
+        Says::Busy(code) => return response(code, "Retry-After", "1", "later".to_owned()),
+        Says::Page => return response(200, "Content-Type", "text/html", "<html>\n".repeat(200)),
         Says::Nothing => {
-            return response(200, ("Content-Type", "application/json"), String::new());
+            return response(200, "Content-Type", "application/json", String::new());
         }
     };
     let (head, body) = request.into_parts();
@@ -149,10 +149,10 @@ async fn answer(
     }
     let answer = match onwards.body(kube::client::Body::from(asked.to_vec())) {
         Ok(onwards) => client.send(onwards).await,
-        Err(_) => return response(400, ("Connection", "close"), String::new()),
+        Err(_) => return response(400, "Connection", "close", String::new()),
     };
     let Ok(answer) = answer else {
-        return response(502, ("Connection", "close"), String::new());
+        return response(502, "Connection", "close", String::new());
     };
     let (mut head, body) = answer.into_parts();
     drop(head.headers.remove("content-length"));
@@ -166,7 +166,7 @@ fn is_passed_on(header: &str) -> bool {
     matches!(header, "accept" | "content-type" | "user-agent")
 }
 
-fn response(code: u16, (name, value): (&str, &str), body: String) -> Response {
+fn response(code: u16, name: &str, value: &str, body: String) -> Response {
     let built = Response::builder().status(code).header(name, value).body(Body::from(body));
     built.unwrap_or_default()
 }

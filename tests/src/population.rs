@@ -94,7 +94,8 @@ fn until_known(control_plane: &ControlPlane, last: u32) -> Result<()> {
 /// If the JSON does not match the API types.
 pub fn slice(
     service: &str,
-    (port, protocol): (&str, &str),
+    port: &str,
+    protocol: &str,
     backends: &[String],
 ) -> Result<EndpointSlice> {
     let endpoint = |ip: &String| json!({"addresses": [ip], "conditions": {"ready": true}});

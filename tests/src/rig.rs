@@ -156,7 +156,8 @@ impl Rig {
     pub fn change(
         &self,
         service: &Service,
-        (from, ask): (&Member, Ask),
+        from: &Member,
+        ask: Ask,
         expected: impl Fn(&Result<Answer, Failure>) -> bool,
     ) -> Result<()> {
         self.manifests.apply(service)?;

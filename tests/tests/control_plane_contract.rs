@@ -49,9 +49,10 @@ fn rules(setups: &[Setup], account: &Account) -> Result<()> {
     let is_published = AtomicBool::new(true);
     let published: Vec<Result<()>> = thread::scope(|scope| {
         for setup in setups {
-            let (server, steps, pace) = (&server, &steps, (&barrier, &is_published));
+            let (server, steps) = (&server, &steps);
+            let (barrier, is_published) = (&barrier, &is_published);
             drop(scope.spawn(move || {
-                account.add(setup, follow(setup.clone(), server, steps, pace));
+                account.add(setup, follow(setup.clone(), server, steps, barrier, is_published));
             }));
         }
         let publish = |step| {
@@ -106,7 +107,8 @@ fn follow(
     setup: Setup,
     server: &SharedApiServer,
     steps: &[Step],
-    (barrier, is_published): (&Barrier, &AtomicBool),
+    barrier: &Barrier,
+    is_published: &AtomicBool,
 ) -> Compared {
     let proxy = setup.proxy;
     let world = World::start(setup, server);

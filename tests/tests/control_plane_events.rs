@@ -59,7 +59,7 @@ fn listeners_that_must_be_had_end_the_agent(
         let flags = [&["--bind-address-hard-fail=true"][..], &SMALL].concat();
         let mut agent = Agent::spawn(node, Source::InPod(account), &flags)?;
         agent.refuses_to_run(&["cannot listen on", &taken.to_string(), "bindAddressHardFail"])?;
-        let [event] = until_reported(cluster, ("Node", "node-a"), reason)?;
+        let [event] = until_reported(cluster, "Node", "node-a", reason)?;
         ensure!(event["regarding"]["uid"] == "node-a", "as the kubelet names nodes: {event}");
         is_as_it_should_be(&event, "StartKubeProxy", "node-a")?;
         drop(listener);
@@ -81,7 +81,7 @@ fn younger_service_gets_an_event_that_names_the_older_one(cluster: &Cluster) -> 
     // API servers report creation times in whole seconds, and the older Service wins.
     wait_until(SOON, "another second", || second().is_ok_and(|now| now > made).then_some(()))?;
     control_plane.apply(&service("b-second").to_string())?;
-    let events: [Value; 2] = until_reported(cluster, ("Service", "b-second"), "FrontendTaken")?;
+    let events: [Value; 2] = until_reported(cluster, "Service", "b-second", "FrontendTaken")?;
     let uid =
         control_plane.kubectl(&["get", "service", "b-second", "-o", "jsonpath={.metadata.uid}"])?;
     for event in &events {
@@ -101,8 +101,8 @@ fn younger_service_gets_an_event_that_names_the_older_one(cluster: &Cluster) -> 
         drop(control_plane.kubectl(&["label", "--overwrite", "service", "b-second", &label])?);
     }
     control_plane.apply(&service("c-third").to_string())?;
-    drop::<[Value; 2]>(until_reported(cluster, ("Service", "c-third"), "FrontendTaken")?);
-    drop::<[Value; 2]>(until_reported(cluster, ("Service", "b-second"), "FrontendTaken")?);
+    drop::<[Value; 2]>(until_reported(cluster, "Service", "c-third", "FrontendTaken")?);
+    drop::<[Value; 2]>(until_reported(cluster, "Service", "b-second", "FrontendTaken")?);
     Ok(())
 }
 
@@ -115,8 +115,8 @@ fn a_taken_health_check_port_is_reported_by_its_node(cluster: &Cluster) -> Resul
         },
     });
     cluster.control_plane().apply(&service.to_string())?;
-    let about = ("Service", "balanced");
-    let [event] = until_reported(cluster, about, "FailedToStartServiceHealthcheck")?;
+    let reason = "FailedToStartServiceHealthcheck";
+    let [event] = until_reported(cluster, "Service", "balanced", reason)?;
     is_as_it_should_be(&event, "Listen", "node-a")?;
     let note = event["note"].as_str().unwrap_or_default();
     ensure!(note.contains(&HEALTH_PORT.to_string()), "{note}");
@@ -136,8 +136,7 @@ fn an_address_that_cannot_be_served_is_named(cluster: &Cluster) -> Result<()> {
     let patch =
         ["patch", "service", "looped", "--subresource=status", "--type=merge", "-p", status];
     drop(control_plane.kubectl(&patch)?);
-    let about = ("Service", "looped");
-    let events: [Value; 2] = until_reported(cluster, about, "ServiceNotFullyServed")?;
+    let events: [Value; 2] = until_reported(cluster, "Service", "looped", "ServiceNotFullyServed")?;
     for note in notes(&events, "Translate")? {
         ensure!(
             note.contains("status.loadBalancer.ingress[0].ip") && note.contains("127.0.0.7"),
@@ -179,7 +178,7 @@ fn a_refused_service_has_an_event_that_names_the_full_map(cluster: &Cluster) -> 
         "ports": [{"name": "", "port": 80}], "endpoints": endpoints,
     });
     cluster.control_plane().apply(&format!("{service}\n---\n{slice}"))?;
-    let events: [Value; 2] = until_reported(cluster, ("Service", "large"), "ServiceRefused")?;
+    let events: [Value; 2] = until_reported(cluster, "Service", "large", "ServiceRefused")?;
     for note in notes(&events, "Program")? {
         ensure!(
             note.contains("BACKENDS is full") && note.contains("--map-size BACKENDS"),
@@ -204,8 +203,7 @@ fn an_entry_that_a_map_refuses_is_reported(cluster: &Cluster) -> Result<()> {
         "spec": {"ports": [{"port": 80}]},
     });
     cluster.control_plane().apply(&service.to_string())?;
-    let about = ("Service", "unwritten");
-    let [event] = until_reported(cluster, about, "ServiceNotWritten")?;
+    let [event] = until_reported(cluster, "Service", "unwritten", "ServiceNotWritten")?;
     is_as_it_should_be(&event, "Program", "node-a")?;
     let note = event["note"].as_str().unwrap_or_default();
     ensure!(note.contains("SERVICES") && note.contains("IPv4"), "{note}");
@@ -220,7 +218,8 @@ fn listen(node: &Node, at: SocketAddr) -> Result<TcpListener> {
 /// Waits until an object has exactly `N` Events of a reason, and returns them.
 fn until_reported<const N: usize>(
     cluster: &Cluster,
-    (kind, name): (&str, &str),
+    kind: &str,
+    name: &str,
     reason: &str,
 ) -> Result<[Value; N]> {
     let what = format!("{N} of {reason} about {kind} {name}");

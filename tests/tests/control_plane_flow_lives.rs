@@ -64,9 +64,9 @@ fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
 
 /// The node talks to a server outside from ports that are `NodePorts`.
 fn own_connections_have_ports_of_services(rig: &Rig) -> Result<()> {
-    for flow in matrix() {
+    for (family, protocol) in matrix() {
         for port in NODE_PORTS {
-            drop(answered_outside(rig, rig.node(0)?, flow, Some(port))?);
+            drop(answered_outside(rig, rig.node(0)?, family, protocol, Some(port))?);
         }
     }
     Ok(())

@@ -126,7 +126,7 @@ impl fmt::Display for Answer {
 fn probes_of_every_form_are_answered_as_by_kube_proxy() -> Result<()> {
     let server = SharedApiServer::start()?;
     server.publish(&services()?)?;
-    let slice = |(name, family, address): (&str, &str, &str)| {
+    let slice = |name: &str, family: &str, address: &str| {
         json!({
             "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family,
             "metadata": {
@@ -146,7 +146,7 @@ fn probes_of_every_form_are_answered_as_by_kube_proxy() -> Result<()> {
                 "healthCheckNodePort": CHECK,
             },
         }),
-        slice(("probed-v4", "IPv4", "10.244.1.12")),
+        slice("probed-v4", "IPv4", "10.244.1.12"),
     ])?;
     let theirs = answers(&server, Proxy::KubeProxy(Mode::Nftables))?;
     let ours = answers(&server, Proxy::Ours)?;

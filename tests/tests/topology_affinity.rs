@@ -105,7 +105,7 @@ fn backend_that_leaves_is_forgotten_at_once(shape: Shape) -> Result<()> {
         let left = |outcome: &Result<Answer, Failure>| {
             outcome.as_ref().is_ok_and(|answer| answer.server != first)
         };
-        rig.change(&web.clone().pods(&others), (pod, question), left)?;
+        rig.change(&web.clone().pods(&others), pod, question, left)?;
         let second = only_server(pod, question)?;
         ensure!(second != first, "{family} {protocol}");
         // The backend that returns is not remembered.

@@ -164,7 +164,7 @@ fn malformed_manifest_leaves_other_services_alone(shape: Shape) -> Result<()> {
     rig.manifests().write_text("nameless", "apiVersion: v1\nkind: Service\nspec: {}\n")?;
     let other = Service::new("other", 11)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let question = Ask::tcp(other.frontend(Family::V4));
-    rig.change(&other, (rig.pod(0, 0)?, question), Result::is_ok)?;
+    rig.change(&other, rig.pod(0, 0)?, question, Result::is_ok)?;
     drop(ask(rig.pod(0, 0)?, Ask::tcp(web.frontend(Family::V4)))?);
     let mut agent = rig.take_agent(0)?;
     agent.ensure_running()?;
@@ -266,5 +266,5 @@ fn three_capabilities_are_enough_and_missing_ones_are_named(shape: Shape) -> Res
     agent.start_again()?;
     let late = Service::new("late", 12)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
     let question = Ask::tcp(late.frontend(Family::V6));
-    rig.change(&late, (rig.pod(0, 0)?, question), Result::is_ok)
+    rig.change(&late, rig.pod(0, 0)?, question, Result::is_ok)
 }

@@ -115,8 +115,8 @@ fn entry_that_a_map_does_not_take_costs_its_service_alone(shape: Shape) -> Resul
         Ok(())
     })?;
     let moved = first.pods(&[rig.pod(1, 1)?]);
-    let asker = (&**rig.pod(0, 0)?, Ask::tcp(moved.frontend(Family::V4)));
-    rig.change(&moved, asker, answered_by("pod-b2"))?;
+    let question = Ask::tcp(moved.frontend(Family::V4));
+    rig.change(&moved, rig.pod(0, 0)?, question, answered_by("pod-b2"))?;
     for number in taken {
         maps.apply(&Op::RemoveService { frontend: foreign(number) })?;
     }

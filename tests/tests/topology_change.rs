@@ -44,9 +44,9 @@ fn new_flows_follow_a_changed_backend(shape: Shape) -> Result<()> {
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
     for protocol in Protocol::ALL {
-        for asker in askers(&rig, &before, protocol)? {
-            rig.change(&before, asker, answered_by("pod-a2"))?;
-            rig.change(&after, asker, answered_by("pod-b2"))?;
+        for (from, question) in askers(&rig, &before, protocol)? {
+            rig.change(&before, from, question, answered_by("pod-a2"))?;
+            rig.change(&after, from, question, answered_by("pod-b2"))?;
         }
     }
     Ok(())
@@ -58,13 +58,13 @@ fn tcp_connection_outlives_its_endpoint(shape: Shape) -> Result<()> {
     let after = web()?.pods(&[rig.pod(1, 1)?]);
     let rig = rig.start(&[&before])?;
     for (from, question) in askers(&rig, &before, Protocol::Tcp)? {
-        rig.change(&before, (from, question), answered_by("pod-a2"))?;
+        rig.change(&before, from, question, answered_by("pod-a2"))?;
         let kept = from.peer().keep(question)?;
         ensure!(kept.ask()?.server == "pod-a2");
-        rig.change(&after, (from, question), answered_by("pod-b2"))?;
+        rig.change(&after, from, question, answered_by("pod-b2"))?;
         let later = kept.ask()?;
         ensure!(later.server == "pod-a2", "{} {}: {later:?}", from.name(), question.to);
-        rig.change(&web()?, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
+        rig.change(&web()?, from, question, |outcome| *outcome == Err(Failure::Refused))?;
         ensure!(kept.ask()?.server == "pod-a2", "{} {}", from.name(), question.to);
     }
     Ok(())
@@ -99,10 +99,10 @@ fn udp_flow_moves_on_when_its_endpoint_leaves(shape: Shape) -> Result<()> {
     let rig = rig.start(&[&before])?;
     for (from, question) in askers(&rig, &before, Protocol::Udp)? {
         for question in [question, question.unconnected()] {
-            rig.change(&before, (from, question), answered_by("pod-a2"))?;
+            rig.change(&before, from, question, answered_by("pod-a2"))?;
             let kept = from.peer().keep(question)?;
             ensure!(kept.ask()?.server == "pod-a2");
-            rig.change(&after, (from, question), answered_by("pod-b2"))?;
+            rig.change(&after, from, question, answered_by("pod-b2"))?;
             // The old flow ends right after the switch; a question may fall between the two.
             let mut later = None;
             wait_until(SOON, "the flow moves on", || {
@@ -125,7 +125,7 @@ fn socket_that_connects_early_or_stays_is_served_whatever_becomes_of_endpoints(
         [(rig.pod(0, 1)?, "pod-a2"), (rig.pod(1, 1)?, "pod-b2"), (rig.pod(0, 1)?, "pod-a2")];
     let mut open = Vec::new();
     for (from, question) in askers(&rig, &empty, Protocol::Udp)? {
-        rig.change(&empty, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
+        rig.change(&empty, from, question, |outcome| *outcome == Err(Failure::Refused))?;
         open.push((from, question, from.peer().keep(question)?));
     }
     for (pod, name) in stages {
@@ -152,8 +152,8 @@ fn udp_flow_that_was_refused_is_answered_once_there_is_an_endpoint(shape: Shape)
     for (from, question) in askers(&rig, &empty, Protocol::Udp)? {
         // A port outside the range for masquerading and outside the range from which the kernel assigns ports.
         let question = question.from_port(61_000);
-        rig.change(&empty, (from, question), |outcome| *outcome == Err(Failure::Refused))?;
-        rig.change(&after, (from, question), answered_by("pod-b2"))?;
+        rig.change(&empty, from, question, |outcome| *outcome == Err(Failure::Refused))?;
+        rig.change(&after, from, question, answered_by("pod-b2"))?;
     }
     Ok(())
 }
@@ -166,10 +166,10 @@ fn changed_target_port_is_followed(shape: Shape) -> Result<()> {
     let (pod, backend) = (rig.pod(0, 0)?, rig.pod(1, 1)?);
     for (family, protocol) in matrix() {
         let question = Ask::new(protocol, before.frontend(family));
-        rig.change(&before, (pod, question), Result::is_ok)?;
+        rig.change(&before, pod, question, Result::is_ok)?;
         backend.peer().stop_serving(protocol, &backend.addresses().both(), TARGET)?;
         backend.peer().serve(protocol, &backend.addresses().both(), 9_090)?;
-        rig.change(&after, (pod, question), Result::is_ok)?;
+        rig.change(&after, pod, question, Result::is_ok)?;
         backend.peer().serve(protocol, &backend.addresses().both(), TARGET)?;
     }
     Ok(())

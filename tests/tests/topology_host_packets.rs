@@ -56,7 +56,7 @@ fn every_kind_of_backend_answers_through_a_closed_firewall(shape: Shape) -> Resu
             let external = SocketAddr::new(if family == Family::V4 { vip } else { vip6 }, 80);
             for to in [web.frontend(family), external] {
                 let question = Ask::new(protocol, to);
-                rig.change(&web, (node, question), answered_by(name))?;
+                rig.change(&web, node, question, answered_by(name))?;
                 let kept = node.peer().keep(question)?;
                 for _ in 0..3 {
                     let answer = kept.ask()?;
@@ -88,7 +88,7 @@ fn backend_sees_an_address_of_the_node(shape: Shape) -> Result<()> {
         let web = Service::new("web", 10)?.port(80, TARGET).pods(&[pod]);
         for (family, protocol) in matrix() {
             let question = Ask::new(protocol, web.frontend(family));
-            rig.change(&web, (node, question), answered_by(pod.name()))?;
+            rig.change(&web, node, question, answered_by(pod.name()))?;
             let saw = ask(node, question)?.client.ip();
             ensure!(saw == seen_by(&rig, shape, pod)?.of(family), "{} saw {saw}", pod.name());
         }
@@ -102,7 +102,7 @@ fn every_backend_gets_its_share_and_affinity_holds(shape: Shape) -> Result<()> {
     let web = Service::new("web", 10)?.port(80, TARGET).pods(&rig.pods());
     let sticky = Service::new("sticky", 11)?.port(80, TARGET).pods(&rig.pods()).affinity(600);
     rig.manifests().apply(&web)?;
-    rig.change(&sticky, (node, Ask::tcp(sticky.frontend(Family::V6))), Result::is_ok)?;
+    rig.change(&sticky, node, Ask::tcp(sticky.frontend(Family::V6)), Result::is_ok)?;
     rig.until_programmed()?;
     for (family, protocol) in matrix() {
         let found = different_servers(node, Ask::new(protocol, web.frontend(family)), 4)?;
@@ -120,7 +120,7 @@ fn service_without_endpoints_is_refused_and_a_forbidden_one_is_silent(shape: Sha
     let elsewhere = Service::new("elsewhere", 11)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
     let elsewhere = elsewhere.internal_policy_local();
     rig.manifests().apply(&elsewhere)?;
-    rig.change(&empty, (node, Ask::tcp(empty.frontend(Family::V6))), |outcome| {
+    rig.change(&empty, node, Ask::tcp(empty.frontend(Family::V6)), |outcome| {
         *outcome == Err(Failure::Refused)
     })?;
     rig.until_programmed()?;
@@ -141,11 +141,11 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
         for question in
             [Ask::udp(web.frontend(family)), Ask::udp(web.frontend(family)).unconnected()]
         {
-            rig.change(&before, (node, question), answered_by("pod-a2"))?;
+            rig.change(&before, node, question, answered_by("pod-a2"))?;
             let (kept, open) =
                 (node.peer().keep(question)?, node.peer().keep(Ask::tcp(question.to))?);
             ensure!(kept.ask()?.server == "pod-a2" && open.ask()?.server == "pod-a2");
-            rig.change(&after, (node, question), answered_by("pod-b2"))?;
+            rig.change(&after, node, question, answered_by("pod-b2"))?;
             // The old flow ends right after the switch; a question may fall between the two.
             wait_until(SOON, "datagrams move on", || {
                 answered_by("pod-b2")(&kept.ask()).then_some(())
@@ -209,7 +209,7 @@ fn node_port_is_served_on_this_node_and_on_others(shape: Shape) -> Result<()> {
         for (family, protocol) in matrix() {
             for asked in [node, rig.node(1)?] {
                 let question = Ask::new(protocol, asked.addresses().socket(family, 30_080));
-                rig.change(&web, (node, question), answered_by(pod.name()))?;
+                rig.change(&web, node, question, answered_by(pod.name()))?;
                 let answer = ask(node, question)?;
                 ensure!(answer.peer == question.to, "{answer:?}");
             }
@@ -236,7 +236,7 @@ fn without_a_default_route_every_frontend_is_reached(shape: Shape) -> Result<()>
             let external = SocketAddr::new(if family == Family::V4 { vip } else { vip6 }, 80);
             for to in [web.frontend(family), external] {
                 let question = Ask::new(protocol, to);
-                rig.change(&web, (node, question), answered_by(pod.name()))?;
+                rig.change(&web, node, question, answered_by(pod.name()))?;
                 let answer = ask(node, question)?;
                 ensure!(answer.peer == to, "{answer:?}");
                 let seen = seen_by(&rig, shape, pod)?.of(family);

@@ -40,7 +40,7 @@ fn pods_that_come_and_pods_that_are_there_get_programs() -> Result<()> {
     let (each, loads) = campaign::size((60, &[0][..]), (200, &[0, 2]));
     let (mut pods, cpus) = (0, thread::available_parallelism()?.get());
     for busy in loads.iter().map(|per_cpu| per_cpu * cpus) {
-        while_busy(busy, || one_by_one(&rig, &peers, (pods..pods + each, busy)))?;
+        while_busy(busy, || one_by_one(&rig, &peers, pods..pods + each, busy))?;
         pods += each;
     }
     let (_, without) = restarted(&mut agent)?;
@@ -70,7 +70,7 @@ fn start_beside_all(rig: &Rig, agent: &mut Agent, busy: usize, longest: Duration
 }
 
 /// Adds pods one after another, each after the one before has its programs.
-fn one_by_one(rig: &Rig, peers: &Netns, (pods, busy): (Range<usize>, usize)) -> Result<()> {
+fn one_by_one(rig: &Rig, peers: &Netns, pods: Range<usize>, busy: usize) -> Result<()> {
     let mut waits = Vec::new();
     for pod in pods {
         add(rig, peers, pod..pod + 1)?;

@@ -73,18 +73,18 @@ fn add_rules(rig: &Rig, backends: [Addresses; 4]) -> Result<()> {
     rig.node(0)?.netns().tool_fed("nft", &["-f", "-"], &table).map(drop)
 }
 
-fn question(rig: &Rig, (family, protocol): (Family, Protocol), port: u16) -> Result<Ask> {
+fn question(rig: &Rig, family: Family, protocol: Protocol, port: u16) -> Result<Ask> {
     Ok(Ask::new(protocol, rig.node(0)?.addresses().socket(family, port)))
 }
 
 /// Checks that backends see this source address, in the first question of a flow and in later ones.
 fn is_asked_from(rig: &Rig, port: u16, source: Addresses) -> Result<()> {
-    for of in matrix() {
-        let question = question(rig, of, port)?;
+    for (family, protocol) in matrix() {
+        let question = question(rig, family, protocol, port)?;
         let kept = rig.client().peer().keep(question)?;
         for _ in 0..3 {
             let answer = kept.ask().with_context(|| format!("{question:?}"))?;
-            ensure!(answer.client.ip() == source.of(of.0), "{question:?}: {answer:?}");
+            ensure!(answer.client.ip() == source.of(family), "{question:?}: {answer:?}");
         }
     }
     Ok(())
@@ -92,11 +92,11 @@ fn is_asked_from(rig: &Rig, port: u16, source: Addresses) -> Result<()> {
 
 /// Waits until new flows have this source address, and checks it.
 fn comes_to_be_asked_from(rig: &Rig, port: u16, source: Addresses) -> Result<()> {
-    for of in matrix() {
+    for (family, protocol) in matrix() {
         let saw = |outcome: &Result<Answer, Failure>| {
-            outcome.as_ref().is_ok_and(|answer| answer.client.ip() == source.of(of.0))
+            outcome.as_ref().is_ok_and(|answer| answer.client.ip() == source.of(family))
         };
-        until(rig.client(), question(rig, of, port)?, saw)?;
+        until(rig.client(), question(rig, family, protocol, port)?, saw)?;
     }
     is_asked_from(rig, port, source)
 }
@@ -110,9 +110,11 @@ fn backends_see_the_network_that_leads_to_them(masquerade: &str) -> Result<()> {
         is_asked_from(&rig, port, source)?;
     }
     add_rules(&rig, backends)?;
-    for (of, port) in matrix().flat_map(|of| NODE_PORTS.map(|port| (of, port))) {
-        let saw =
-            |port| Ok::<_, anyhow::Error>(ask(rig.client(), question(&rig, of, port)?)?.client);
+    for ((family, protocol), port) in matrix().flat_map(|of| NODE_PORTS.map(|port| (of, port))) {
+        let saw = |port| {
+            let question = question(&rig, family, protocol, port)?;
+            Ok::<_, anyhow::Error>(ask(rig.client(), question)?.client)
+        };
         let (ours, netfilters) = (saw(port)?, saw(port + NETFILTERS)?);
         ensure!(ours.ip() == netfilters.ip(), "{port}: {ours}, and {netfilters} of netfilter");
     }
@@ -160,11 +162,11 @@ fn pods_see_their_network_on_a_bridge_that_has_two() -> Result<()> {
     let configuration = rig.configuration("masquerade: kube-proxy")?;
     rig.start_agents(&[&configuration])?;
     let own = Addresses::parse("10.244.1.1", "fd00:244:1::1")?;
-    for of in matrix() {
-        let question = question(&rig, of, NODE_PORTS[0])?;
+    for (family, protocol) in matrix() {
+        let question = question(&rig, family, protocol, NODE_PORTS[0])?;
         for from in [&**rig.pod(0, 0)?, rig.client()] {
             let answer = ask(from, question)?;
-            ensure!(answer.client.ip() == own.of(of.0), "{question:?}: {answer:?}");
+            ensure!(answer.client.ip() == own.of(family), "{question:?}: {answer:?}");
         }
     }
     let status = rig.agent(0)?.command(&["status"])?;
@@ -180,7 +182,10 @@ fn flows_from_the_second_network_outlive_the_agent() -> Result<()> {
     rig.start_agents(&[])?;
     let mut agent = rig.take_agent(0)?;
     let kept: Vec<_> = matrix()
-        .map(|of| Ok((of.0, rig.client().peer().keep(question(&rig, of, NODE_PORTS[1])?)?)))
+        .map(|(family, protocol)| {
+            let question = question(&rig, family, protocol, NODE_PORTS[1])?;
+            Ok((family, rig.client().peer().keep(question)?))
+        })
         .collect::<Result<_>>()?;
     let go_on = || {
         kept.iter().try_for_each(|(family, kept)| {
@@ -213,7 +218,7 @@ fn rules_by_source_and_by_mark_lead_to_the_same_source() -> Result<()> {
     let (first, own) = (rig.node(0)?.addresses(), second(11)?);
     let is_asked_from = |source: Addresses| {
         Protocol::ALL.into_iter().try_for_each(|protocol| {
-            let question = question(&rig, (Family::V4, protocol), NODE_PORTS[2])?;
+            let question = question(&rig, Family::V4, protocol, NODE_PORTS[2])?;
             let answer = ask(rig.client(), question)?;
             ensure!(answer.client.ip() == source.of(Family::V4), "{question:?}: {answer:?}");
             Ok(())

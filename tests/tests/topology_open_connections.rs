@@ -58,7 +58,7 @@ impl Open {
 }
 
 /// A socket of a family, bound to a port of a member (0: chosen by the kernel).
-fn socket(of: &Member, (family, kind): (Family, Type), port: u16) -> Result<Socket> {
+fn socket(of: &Member, family: Family, kind: Type, port: u16) -> Result<Socket> {
     let address = of.addresses().socket(family, port);
     let socket = of.home().run_in(|| Socket::new(Domain::for_address(address), kind, None))??;
     socket.set_reuse_address(true)?;
@@ -105,17 +105,17 @@ fn open_all(rig: &Rig, [of_node, of_pod, served]: [u16; 3]) -> Result<Vec<Open>>
     masquerade(rig, pod, of_pod)?;
     let mut all = Vec::new();
     for family in Family::ALL {
-        for kind in [Type::STREAM, Type::DGRAM].map(|kind| (family, kind)) {
-            let own = (socket(node, kind, of_node)?, of_node);
-            for (client, seen) in [own, (socket(pod, kind, 0)?, of_pod)] {
-                let (open, from) = open(client, socket(outside, kind, 0)?)?;
+        for kind in [Type::STREAM, Type::DGRAM] {
+            let own = (socket(node, family, kind, of_node)?, of_node);
+            for (client, seen) in [own, (socket(pod, family, kind, 0)?, of_pod)] {
+                let (open, from) = open(client, socket(outside, family, kind, 0)?)?;
                 ensure!(from == seen, "from {from}, not {seen}");
                 all.push(open);
             }
         }
         for client in [outside, &**pod] {
-            let kind = (family, Type::STREAM);
-            all.push(open(socket(client, kind, 0)?, socket(node, kind, served)?)?.0);
+            let client = socket(client, family, Type::STREAM, 0)?;
+            all.push(open(client, socket(node, family, Type::STREAM, served)?)?.0);
         }
     }
     Ok(all)
@@ -170,9 +170,9 @@ fn connections_from_a_node_port_go_on_during_a_take_over_and_after(shape: Shape)
     rig.start_agents(&[])?;
     let mut all = Vec::new();
     for family in Family::ALL {
-        for kind in [Type::DGRAM, Type::STREAM].map(|kind| (family, kind)) {
-            let own = socket(rig.node(0)?, kind, port)?;
-            let (mut open, from) = open(own, socket(rig.client(), kind, 0)?)?;
+        for kind in [Type::DGRAM, Type::STREAM] {
+            let own = socket(rig.node(0)?, family, kind, port)?;
+            let (mut open, from) = open(own, socket(rig.client(), family, kind, 0)?)?;
             ensure!(from == port, "from {from}, not {port}");
             if let Open::Datagrams(..) = open {
                 open.is_alive()?;

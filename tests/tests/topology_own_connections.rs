@@ -54,7 +54,8 @@ fn rig_of(builder: Builder, acceleration: &str) -> Result<Rig> {
 /// An external client still reaches the Service whose port is also used by a connection of the node.
 fn is_served(
     rig: &Rig,
-    (family, protocol): (Family, Protocol),
+    family: Family,
+    protocol: Protocol,
     port: u16,
     server: &Member,
 ) -> Result<()> {
@@ -81,14 +82,14 @@ fn node_talks_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()
 }
 
 fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
-    for flow in matrix() {
+    for (family, protocol) in matrix() {
         let [near, far, none] = TAKEN;
         for port in [near, far, none, EXTERNAL] {
-            drop(answered_outside(rig, rig.node(0)?, flow, Some(port))?);
+            drop(answered_outside(rig, rig.node(0)?, family, protocol, Some(port))?);
         }
-        is_served(rig, flow, near, rig.pod(0, 0)?)?;
-        is_served(rig, flow, far, rig.pod(1, 0)?)?;
-        is_served(rig, flow, EXTERNAL, rig.pod(0, 0)?)?;
+        is_served(rig, family, protocol, near, rig.pod(0, 0)?)?;
+        is_served(rig, family, protocol, far, rig.pod(1, 0)?)?;
+        is_served(rig, family, protocol, EXTERNAL, rig.pod(0, 0)?)?;
     }
     Ok(())
 }
@@ -166,8 +167,8 @@ fn masqueraded_pods_talk_to_a_server_outside_from_node_ports_that_xdp_serves() -
     let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
     let rig = rig_of(builder, "native")?;
     masqueraded_pods_talk_from_node_ports(&rig)?;
-    for flow in matrix() {
-        is_served(&rig, flow, TAKEN[1], rig.pod(1, 0)?)?;
+    for (family, protocol) in matrix() {
+        is_served(&rig, family, protocol, TAKEN[1], rig.pod(1, 0)?)?;
     }
     let is_served =
         rig.agent(0)?.metric(&["lb_datapath_packets_total", "external_xdp", "translated"])?;
@@ -181,7 +182,7 @@ fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
         // A CNI plugin with random ports chooses such a port from time to time.
         masquerade(rig, rig.client(), &port.to_string())?;
         for (family, protocol) in matrix() {
-            let flow = answered_outside(rig, rig.pod(0, 1)?, (family, protocol), None)?;
+            let flow = answered_outside(rig, rig.pod(0, 1)?, family, protocol, None)?;
             let client = flow.ask()?.client;
             ensure!(client == node.addresses().socket(family, port), "seen as {client}");
         }
@@ -202,8 +203,9 @@ fn connection_outlives_that_its_port_becomes_a_node_port_that_xdp_serves() -> Re
 fn connection_outlives_new_frontends(rig: &Rig) -> Result<()> {
     let mut flows = Vec::new();
     for port in [LATER, LATER_WITHOUT, LATER_EXTERNAL] {
-        for flow in matrix() {
-            flows.push((flow, answered_outside(rig, rig.node(0)?, flow, Some(port))?));
+        for (family, protocol) in matrix() {
+            let kept = answered_outside(rig, rig.node(0)?, family, protocol, Some(port))?;
+            flows.push(((family, protocol), kept));
         }
     }
     let own = rig.node(0)?.addresses();

@@ -46,7 +46,7 @@ fn sockets_of_pods_are_served_and_their_packets_pass(shape: Shape) -> Result<()>
     let rig = rig(shape, "")?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     let pod = rig.pod(0, 0)?;
-    rig.change(&web, (pod, Ask::udp(web.frontend(Family::V4))), Result::is_ok)?;
+    rig.change(&web, pod, Ask::udp(web.frontend(Family::V4)), Result::is_ok)?;
     rig.until_programmed()?;
     let [_, packets] = served(rig.agent(0)?)?;
     for family in Family::ALL {
@@ -77,7 +77,7 @@ fn service_without_endpoints_is_refused_at_once(shape: Shape) -> Result<()> {
     let elsewhere = elsewhere.internal_policy_local();
     rig.manifests().apply(&empty)?;
     let other = elsewhere.frontend(Family::V4);
-    rig.change(&elsewhere, (rig.pod(1, 1)?, Ask::tcp(other)), Result::is_ok)?;
+    rig.change(&elsewhere, rig.pod(1, 1)?, Ask::tcp(other), Result::is_ok)?;
     rig.until_programmed()?;
     for (family, protocol) in matrix() {
         let refusal = Ask::new(protocol, empty.frontend(family));
@@ -100,7 +100,7 @@ fn datagrams_move_on_when_their_endpoint_leaves(shape: Shape) -> Result<()> {
         for question in [question, question.unconnected()] {
             let moves = |service: &Service, name: &str| {
                 let by = |answer: &Answer| answer.server == name;
-                rig.change(service, (pod, question), |outcome| outcome.as_ref().is_ok_and(by))
+                rig.change(service, pod, question, |outcome| outcome.as_ref().is_ok_and(by))
             };
             moves(&before, "pod-a2")?;
             let kept = pod.peer().keep(question)?;
@@ -136,7 +136,7 @@ fn decisions_by_address_are_left_to_the_packets_of_a_pod(shape: Shape) -> Result
     let sticky = Service::new("sticky", 11)?.port(80, TARGET).affinity(60).pods(&rig.pods());
     rig.manifests().apply(&sticky)?;
     let to = SocketAddr::new(vips[0], VIP_PORT);
-    rig.change(&vip, (allowed, Ask::tcp(to)), Result::is_ok)?;
+    rig.change(&vip, allowed, Ask::tcp(to), Result::is_ok)?;
     rig.until_programmed()?;
     for (family, protocol) in matrix() {
         let address = if family == Family::V4 { vips[0] } else { vips[1] };
@@ -164,7 +164,7 @@ fn loopback_of_a_pod_is_its_own(shape: Shape) -> Result<()> {
         Ok(SocketAddr::new(ip.parse()?, port))
     };
     let hosts = Ask::tcp(loopback(Family::V4, NODE_PORT)?);
-    rig.change(&web, (rig.node(0)?, hosts), Result::is_ok)?;
+    rig.change(&web, rig.node(0)?, hosts, Result::is_ok)?;
     rig.until_programmed()?;
     for (family, protocol) in matrix() {
         let to = loopback(family, NODE_PORT)?;

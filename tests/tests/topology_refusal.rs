@@ -81,9 +81,9 @@ fn endpoints_that_go_and_come_back_are_followed(shape: Shape) -> Result<()> {
         ];
         for (from, to) in askers {
             let question = Ask::new(protocol, to);
-            rig.change(&web, (from, question), Result::is_ok)?;
+            rig.change(&web, from, question, Result::is_ok)?;
             let gone = |outcome: &Result<_, _>| *outcome == Err(Failure::Refused);
-            rig.change(&empty, (from, question), gone)?;
+            rig.change(&empty, from, question, gone)?;
         }
     }
     Ok(())

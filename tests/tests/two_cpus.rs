@@ -61,8 +61,8 @@ fn every_packet_of_two_cpus_finds_the_old_set_or_the_new_one() -> Result<()> {
     let program = kernel.program(Hook::PodIngress);
     let changes = thread::scope(|scope| -> Result<u64> {
         let ask = |(number, cpu)| {
-            let shared = (&state, &asked, &is_over);
-            scope.spawn(move || questions(program, (number, cpu), shared))
+            let (state, asked, is_over) = (&state, &asked, &is_over);
+            scope.spawn(move || questions(program, number, cpu, state, asked, is_over))
         };
         let asking: Vec<_> = (0_u8..).zip(cpus).map(ask).collect();
         let asks = || !asking.iter().any(ScopedJoinHandle::is_finished);
@@ -143,8 +143,11 @@ fn change(number: u64) -> Change {
 /// Sends packets on one CPU until the end, and counts them.
 fn questions(
     program: BorrowedFd<'_>,
-    (number, cpu): (u8, usize),
-    (state, counted, is_over): (&AtomicU64, &AtomicU64, &AtomicBool),
+    number: u8,
+    cpu: usize,
+    state: &AtomicU64,
+    counted: &AtomicU64,
+    is_over: &AtomicBool,
 ) -> Result<()> {
     cpus::stay_on(cpu)?;
     let mut asked: u64 = 0;

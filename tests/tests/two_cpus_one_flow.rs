@@ -103,7 +103,7 @@ fn race(kernel: &Kernel, [ones, others]: [Packets; 2]) -> Result<()> {
     let programs: BTreeMap<Hook, BorrowedFd<'_>> =
         Hook::ALL.iter().map(|hook| (*hook, kernel.program(*hook))).collect();
     let send = |packets, cpu, mine: &AtomicU32, its: &AtomicU32| {
-        let outcome = send(&programs, packets, cpu, (mine, its));
+        let outcome = send(&programs, packets, cpu, mine, its);
         // On a failure, the other CPU must not wait for this one.
         mine.store(u32::MAX, Ordering::SeqCst);
         outcome
@@ -121,7 +121,8 @@ fn send(
     programs: &BTreeMap<Hook, BorrowedFd<'_>>,
     packets: Packets,
     cpu: usize,
-    (mine, its): (&AtomicU32, &AtomicU32),
+    mine: &AtomicU32,
+    its: &AtomicU32,
 ) -> Result<()> {
     cpus::stay_on(cpu)?;
     let mut out = vec![0; 512];

@@ -42,7 +42,8 @@ impl Displaced {
     /// Records that another program is in our place. Returns whether to take the place back now.
     pub(super) fn see(
         &mut self,
-        (path, direction): (&Path, Direction),
+        path: &Path,
+        direction: Direction,
         now: Instant,
         problem: impl FnOnce() -> String,
     ) -> bool {
@@ -92,7 +93,7 @@ mod tests {
             (Displaced::default(), Path::new("2-ingress"), Instant::now());
         seconds.map(|second| {
             let now = began + Duration::from_secs(second);
-            let taken = displaced.see((path, direction), now, || "a foreign program".to_owned());
+            let taken = displaced.see(path, direction, now, || "a foreign program".to_owned());
             (taken, displaced.problems(now).len())
         })
     }
@@ -122,7 +123,7 @@ mod tests {
     fn problem_ends_a_minute_after_the_program() {
         let (mut displaced, path, began) =
             (Displaced::default(), Path::new("2-ingress"), Instant::now());
-        displaced.see((path, Direction::Ingress), began, || "a foreign program".to_owned());
+        displaced.see(path, Direction::Ingress, began, || "a foreign program".to_owned());
         assert_eq!(displaced.problems(began + Duration::from_secs(59)).len(), 1);
         assert!(displaced.problems(began + CALM).is_empty());
     }

@@ -52,12 +52,12 @@ impl Datapath {
             self.attached.iter().map(|(index, it)| (*index, it.clone())).collect();
         for (index, (name, role)) in attached {
             for direction in Direction::BOTH {
-                match self.inspect_device((index, &name), role, direction) {
+                match self.inspect_device(index, &name, role, direction) {
                     Ok(None) => {}
                     Ok(Some(fault)) => findings.repaired.push(fault),
                     Err(error) => {
                         let error = crate::chain(&error);
-                        complain((index, &name), &error);
+                        complain(index, &name, &error);
                         drop(self.attached.remove(&index));
                         findings.failed.push((index, error));
                     }
@@ -98,7 +98,8 @@ impl Datapath {
 
     fn inspect_device(
         &mut self,
-        (index, name): (u32, &str),
+        index: u32,
+        name: &str,
         role: Role,
         direction: Direction,
     ) -> Result<Option<Fault>, Error> {
@@ -120,8 +121,7 @@ impl Datapath {
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
             let is_under_way = pins::aside(&path).exists();
-            let place = (path.as_path(), direction);
-            if is_under_way || !self.displaced.see(place, Instant::now(), problem) {
+            if is_under_way || !self.displaced.see(&path, direction, Instant::now(), problem) {
                 return Ok(None);
             }
         }
@@ -221,7 +221,7 @@ fn current(path: &Path, opened: File) -> File {
 
 /// Logs that an interface could not be repaired. The interface of a pod disappears, with its links, a moment before the
 /// agent gets the notification: that is no fault.
-fn complain((index, name): (u32, &str), error: &str) {
+fn complain(index: u32, name: &str, error: &str) {
     if syscall::device_name(index).is_none() {
         debug!(interface = name, error, "interface is gone");
     } else {

@@ -39,7 +39,7 @@ pub(super) fn contents(text: &str) -> Result<Contents, Unreadable> {
     let mut found = Contents::default();
     // Editors on Windows begin a file with a byte order mark.
     for (line, document) in documents(text.strip_prefix('\u{feff}').unwrap_or(text)) {
-        read((line, document), &mut found).map_err(|error| unreadable(&error, line))?;
+        read(line, document, &mut found).map_err(|error| unreadable(&error, line))?;
     }
     Ok(found)
 }
@@ -139,7 +139,7 @@ impl Header {
     }
 }
 
-fn read((line, document): (u64, &str), contents: &mut Contents) -> Result<(), Error> {
+fn read(line: u64, document: &str, contents: &mut Contents) -> Result<(), Error> {
     // Objects go straight to their vector, so that a list of many thousands is not held twice.
     let found = &mut contents.objects;
     let header = match Header::at_a_glance(document) {

@@ -29,20 +29,20 @@ pub(super) use zero_key;
 
 /// Copies the entries of a map, by its content type. Returns how many did not fit.
 macro_rules! copy_by_content {
-    (Flows, $maps:expr, $newer:expr, $key:expr, $value:ty) => {
-        copy_flows::<_, $value>($maps, $newer, $key)
+    (Flows, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
+        copy_flows::<_, $value>($from, $to, $newer, $key)
     };
-    (Filter, $maps:expr, $newer:expr, $key:expr, $value:ty) => {
-        unite::<$value>($maps)
+    (Filter, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
+        unite::<$value>($from, $to)
     };
-    (Fixed, $maps:expr, $newer:expr, $key:expr, $value:ty) => {
+    (Fixed, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
         Ok(0)
     };
-    (Counters, $maps:expr, $newer:expr, $key:expr, $value:ty) => {
+    (Counters, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
         Ok(0)
     };
-    ($table:ident, $maps:expr, $newer:expr, $key:expr, $value:ty) => {
-        copy_entries($maps, ($key, <$value>::default()))
+    ($table:ident, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
+        copy_entries($from, $to, ($key, <$value>::default()))
     };
 }
 
@@ -70,7 +70,7 @@ macro_rules! copies {
         ) -> io::Result<()> {
             let left = match name {
                 $(stringify!($name) => copy_by_content!(
-                    $content, (from, to), newer, zero_key!($kind<$key>), Raw<$value>
+                    $content, from, to, newer, zero_key!($kind<$key>), Raw<$value>
                 ),)*
                 _ => Err(io::Error::other("unknown map name")),
             }?;
@@ -96,7 +96,7 @@ macro_rules! copies {
 
 lb_common::maps!(copies);
 
-fn copy_entries<K: Pod, V: Pod>((from, to): (&MapData, &MapData), zero: (K, V)) -> io::Result<u32> {
+fn copy_entries<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Result<u32> {
     // All elements of an array exist, so its content is overwritten.
     let kind = to.info().and_then(|info| info.map_type());
     let flags = if kind.is_ok_and(|kind| kind == MapType::Array) { 0 } else { NO_EXIST };
@@ -121,7 +121,8 @@ impl Entry for Raw<Flow> {
 }
 
 fn copy_flows<K: Pod, V: Entry>(
-    (from, to): (&MapData, &MapData),
+    from: &MapData,
+    to: &MapData,
     newer: Option<&MapData>,
     zero: K,
 ) -> io::Result<u32> {

@@ -38,7 +38,7 @@ impl Bits for Raw<Line> {
 }
 
 /// Sets the bits of `from` in `to`. Returns how many elements did not fit, which is always 0.
-pub(super) fn unite<V: Bits>((from, to): (&MapData, &MapData)) -> io::Result<u32> {
+pub(super) fn unite<V: Bits>(from: &MapData, to: &MapData) -> io::Result<u32> {
     let mut united: Vec<V> = elements(to)?;
     united.iter_mut().zip(&elements(from)?).for_each(|(element, more)| element.unite(more));
     put_elements(to, &united).map(|()| 0)

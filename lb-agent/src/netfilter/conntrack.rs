@@ -77,7 +77,7 @@ pub(crate) fn list(
     let status = which.status();
     let filter = |status| [number(STATUS, status), number(STATUS_MASK, DESTINATION)].concat();
     let status = status.map(filter).unwrap_or_default();
-    dump(GET, (libc::AF_UNSPEC as u8, &status), |family, attributes| {
+    dump(GET, libc::AF_UNSPEC as u8, &status, |family, attributes| {
         all.extend(connection(which, family, attributes).filter(&is_meant));
     })?;
     Ok(all)
@@ -115,7 +115,9 @@ pub(crate) enum State {
 ///
 /// With `is_new`, an existing entry is not changed, and the result is false.
 pub(crate) fn reserve(
-    (protocol, original, state): (Protocol, &Tuple, State),
+    protocol: Protocol,
+    original: &Tuple,
+    state: State,
     seconds: u32,
     is_new: bool,
 ) -> io::Result<bool> {

@@ -32,13 +32,13 @@ struct Chain {
 /// Returns the addresses to which packets are dropped, each with the chain that drops them.
 pub fn dropped() -> io::Result<BTreeMap<Ip, String>> {
     let mut chains = Vec::new();
-    dump(CHAINS, (libc::AF_UNSPEC as u8, &[]), |family, attributes| {
+    dump(CHAINS, libc::AF_UNSPEC as u8, &[], |family, attributes| {
         chains.extend(chain(family, attributes));
     })?;
     let mut all = BTreeMap::new();
     for Chain { family, table, name: chain } in chains {
         let which = [name(1, &table), name(2, &chain)].concat();
-        dump(RULES, (family, &which), |_, attributes| {
+        dump(RULES, family, &which, |_, attributes| {
             // Before 6.0, Linux lists the rules of all chains of the table.
             if find(attributes, 2).map(text) == Some(&chain)
                 && let Some(ip) = destination_of_drop(attributes)

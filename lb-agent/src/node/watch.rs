@@ -135,8 +135,8 @@ async fn follow(views: &Sender<PublishedView>, seen: &mut Seen) -> Result<(), Er
         enlarge(connection.socket_mut().socket_ref().as_fd());
     }
     let connections = [tokio::spawn(links), tokio::spawn(routes)];
-    let handles = (&of_links_asks, &of_routes_asks);
-    let result = show(handles, (&mut of_links, &mut of_routes), views, seen).await;
+    let result =
+        show(&of_links_asks, &of_routes_asks, &mut of_links, &mut of_routes, views, seen).await;
     connections.iter().for_each(JoinHandle::abort);
     result
 }
@@ -149,8 +149,10 @@ pub(super) fn enlarge(socket: BorrowedFd<'_>) {
 }
 
 async fn show(
-    (handle, of_route_lists): (&Handle, &Handle),
-    (of_links, of_routes): (&mut Messages, &mut Messages),
+    handle: &Handle,
+    of_route_lists: &Handle,
+    of_links: &mut Messages,
+    of_routes: &mut Messages,
     views: &Sender<PublishedView>,
     Seen { view, routes }: &mut Seen,
 ) -> Result<(), Error> {

@@ -167,7 +167,8 @@ impl Frontends {
     /// an entry that the settings exclude.
     pub(super) fn write_winners(
         &mut self,
-        (dirty, now): (&BTreeSet<Frontend>, Duration),
+        dirty: &BTreeSet<Frontend>,
+        now: Duration,
         settings: &mut Settings,
         winner: impl Fn(&Self, Frontend) -> Option<Service>,
         ops: &mut Vec<Op>,

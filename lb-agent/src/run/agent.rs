@@ -28,6 +28,7 @@ use super::writer::Writer;
 use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
+use crate::node::Primary;
 use crate::node::host::Frontends;
 use crate::node::watch::PublishedView;
 use crate::plan::Family;
@@ -96,7 +97,8 @@ impl Agent {
 
     pub(super) async fn work(
         &mut self,
-        (mut events, mut views): (mpsc::Receiver<Event>, watch::Receiver<PublishedView>),
+        mut events: mpsc::Receiver<Event>,
+        mut views: watch::Receiver<PublishedView>,
         shared: Arc<Maps>,
         stop: &mut Stop,
     ) -> End {
@@ -199,8 +201,8 @@ impl Agent {
     pub(super) fn update_node(&mut self) {
         let context = self.tracker.context();
         let ip = |family| context.ip(family);
-        let ips = (ip(Family::V4), ip(Family::V6));
-        self.devices.set_node(self.tracker.node(), ips);
+        let primary = Primary { v4: ip(Family::V4), v6: ip(Family::V6) };
+        self.devices.set_node(self.tracker.node(), primary);
         self.put_settings();
         if self.is_programmed && self.writer.is_done() {
             self.devices.switch();

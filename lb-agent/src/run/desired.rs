@@ -37,8 +37,8 @@ pub async fn desired_state(options: &Run, config: &Config) -> Result<DesiredStat
     let node = if is_named { config.node() } else { known.node };
     let (sender, mut events) = mpsc::channel(4_096);
     let (view, metrics) = (ViewHealth::default(), KubeProxy::default());
-    let source = (&view, &metrics);
-    drop(start_source(options.manifests.as_deref(), config, &node, source, (sender, None)).await?);
+    let manifests = options.manifests.as_deref();
+    drop(start_source(manifests, config, &node, &view, &metrics, sender, None).await?);
     let mut tracker = tracker(config, &node);
     // Nothing is final before all lists are complete: a Service without its slices would look like one without
     // endpoints.

@@ -11,7 +11,6 @@ mod reports;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
@@ -58,7 +57,8 @@ impl Devices {
         datapath: Datapath,
         config: Arc<Config>,
         maps: &Maps,
-        (views, numbers): (watch::Receiver<PublishedView>, Arc<Numbers>),
+        views: watch::Receiver<PublishedView>,
+        numbers: Arc<Numbers>,
     ) -> Result<Self, Error> {
         let before = maps.settings()?.node;
         Ok(Self {
@@ -85,14 +85,10 @@ impl Devices {
     }
 
     /// Sets the current Node object; an unknown one leaves everything as it is.
-    pub(super) fn set_node(
-        &mut self,
-        node: Option<&NodeSpec>,
-        ips: (Option<IpAddr>, Option<IpAddr>),
-    ) {
+    pub(super) fn set_node(&mut self, node: Option<&NodeSpec>, primary: Primary) {
         // A Node object that is missing for a moment must not change the roles of interfaces.
         if let Some(node) = node {
-            self.facts.learn(node, ips);
+            self.facts.learn(node, primary);
         }
     }
 

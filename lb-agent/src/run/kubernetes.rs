@@ -60,8 +60,8 @@ impl Reporter {
             let Some(translated) = translated else { continue };
             let uid = tracker.uid(service).unwrap_or_default();
             for finding in &translated.findings {
-                let reason = ("ServiceNotFullyServed", "Translate");
-                self.events.warn(service, uid, reason, finding.to_string());
+                let (reason, action) = ("ServiceNotFullyServed", "Translate");
+                self.events.warn(service, uid, reason, action, finding.to_string());
             }
         }
     }
@@ -99,10 +99,10 @@ impl Reporter {
     pub(super) fn tick(&mut self, tracker: &Tracker) {
         self.checks.retry();
         for failure in self.checks.failures() {
-            let reason = ("FailedToStartServiceHealthcheck", "Listen");
+            let (reason, action) = ("FailedToStartServiceHealthcheck", "Listen");
             let text = format!("cannot listen on {}: {}", failure.address, failure.reason);
             let uid = tracker.uid(&failure.service).unwrap_or_default();
-            self.events.warn(&failure.service, uid, reason, text);
+            self.events.warn(&failure.service, uid, reason, action, text);
         }
     }
 
@@ -151,8 +151,8 @@ impl Reporter {
                 let text = format!(
                     "port {port} of one of its addresses belongs to {winner}, which is older"
                 );
-                let reason = ("FrontendTaken", "Program");
-                self.events.warn(&loser.service, uid(&loser.service), reason, text);
+                let (reason, action) = ("FrontendTaken", "Program");
+                self.events.warn(&loser.service, uid(&loser.service), reason, action, text);
             }
         }
         // The set is replaced, so that a conflict that ends and returns is logged again.
@@ -174,8 +174,8 @@ impl Reporter {
                 key.port,
                 key.family.name()
             );
-            let reason = ("ServiceRefused", "Program");
-            self.events.warn(&key.service, uid(&key.service), reason, text);
+            let (reason, action) = ("ServiceRefused", "Program");
+            self.events.warn(&key.service, uid(&key.service), reason, action, text);
         }
         if count > NAMED {
             warn!(more = count - NAMED, "more Service ports are not served; see `lb-agent status`");
@@ -187,8 +187,8 @@ impl Reporter {
         for (id, why) in unwritten {
             let Some(key) = reconciler.key(id) else { continue };
             let text = format!("port {:?} ({}) is not served: {why}", key.port, key.family.name());
-            let reason = ("ServiceNotWritten", "Program");
-            self.events.warn(&key.service, uid(&key.service), reason, text);
+            let (reason, action) = ("ServiceNotWritten", "Program");
+            self.events.warn(&key.service, uid(&key.service), reason, action, text);
         }
     }
 }

@@ -59,7 +59,8 @@ pub(super) fn tracker(config: &Config, node: &str) -> Tracker {
 pub(super) async fn start_servers(
     config: &Config,
     agent: &Agent,
-    (kube_proxy, view): (KubeProxy, ViewHealth),
+    kube_proxy: KubeProxy,
+    view: ViewHealth,
     shared: &Arc<maps::Maps>,
 ) -> Result<(), Error> {
     let sources = metrics::Sources {
@@ -141,8 +142,10 @@ pub(super) async fn start_source(
     manifests: Option<&Path>,
     config: &Config,
     node: &str,
-    (view, kube_proxy): (&ViewHealth, &KubeProxy),
-    (events, own): (mpsc::Sender<Event>, Own),
+    view: &ViewHealth,
+    kube_proxy: &KubeProxy,
+    events: mpsc::Sender<Event>,
+    own: Own,
 ) -> Result<Option<Client>, Error> {
     let view = view.clone();
     if let Some(directory) = manifests {

@@ -66,7 +66,7 @@ pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error
     }
     let frontend = frontend(&maps, question, &passed)?;
     let state_file = StateFile::read(bpf_dir);
-    Ok(explanation::explain(&settings, &state_file, &origin, (question, frontend), &passed))
+    Ok(explanation::explain(&settings, &state_file, &origin, question, frontend, &passed))
 }
 
 /// The verdict of a packet, and the working memory after it.

@@ -30,18 +30,18 @@ pub(crate) fn packet_filter_entries(table: &str, is_v6: bool) -> io::Result<Vec<
     let socket = UdpSocket::bind(address)?;
     let mut info = [0; INFO_BYTES];
     info.iter_mut().take(NAME - 1).zip(table.bytes()).for_each(|(to, from)| *to = from);
-    ask(&socket, (level, INFO), &mut info)?;
+    ask(&socket, level, INFO, &mut info)?;
     // The table can grow between both calls; the second one then fails with EAGAIN.
     let size = info.get(SIZE_AT..).and_then(|size| size.first_chunk()).copied();
     let size = size.unwrap_or_default();
     let mut entries = vec![0; HEAD + u32::from_ne_bytes(size) as usize];
     let head = info.iter().take(NAME).copied().chain(size);
     entries.iter_mut().zip(head).for_each(|(to, from)| *to = from);
-    ask(&socket, (level, ENTRIES), &mut entries)?;
+    ask(&socket, level, ENTRIES, &mut entries)?;
     Ok(entries.split_off(HEAD))
 }
 
-fn ask(socket: &UdpSocket, (level, option): (i32, i32), value: &mut [u8]) -> io::Result<()> {
+fn ask(socket: &UdpSocket, level: i32, option: i32, value: &mut [u8]) -> io::Result<()> {
     let mut length = value.len() as libc::socklen_t;
     let into = value.as_mut_ptr().cast::<c_void>();
     // SAFETY: the pointer leads to a live slice, and `length` is its size.

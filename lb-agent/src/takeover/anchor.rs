@@ -28,7 +28,7 @@ const SOURCE: u32 = 100;
 /// Reports whether the anchor exists.
 pub(super) fn is_there() -> io::Result<bool> {
     let mut found = false;
-    dump(TABLES | GET_TABLE, (INET, &[]), |family, table| {
+    dump(TABLES | GET_TABLE, INET, &[], |family, table| {
         found |= family == INET && find(table, 1).map(text) == Some(TABLE);
     })?;
     Ok(found)

@@ -42,7 +42,7 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     let drained = Settings { node, ..settings };
     let mut reserved = Reserved::default();
     if options.after_rules {
-        await_rules((dir, options.within), &maps, &mut reserved, out)?;
+        await_rules(dir, options.within, &maps, &mut reserved, out)?;
     }
     // Connections are reserved before the switch, because netfilter serves new connections at once, and again below,
     // for flows that began in between.
@@ -75,7 +75,8 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
 /// Packets of processes of this host meet these rules before our programs. So from the first moment netfilter must not
 /// give away a port of ours.
 fn await_rules(
-    (dir, within): (&Path, Option<Duration>),
+    dir: &Path,
+    within: Option<Duration>,
     maps: &Maps,
     reserved: &mut Reserved,
     out: &mut impl Write,

@@ -68,7 +68,7 @@ fn reserve(
     is_new: bool,
     now: Instant,
 ) -> Result<Option<Instant>, Error> {
-    let reserved = conntrack::reserve((*protocol, tuple, *state), LASTS, is_new);
+    let reserved = conntrack::reserve(*protocol, tuple, *state, LASTS, is_new);
     let reserved = reserved.map_err(|error| Error::System("make a conntrack entry", error))?;
     Ok(reserved.then_some(now))
 }

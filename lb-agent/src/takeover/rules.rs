@@ -103,7 +103,7 @@ impl Rules {
 
 /// Calls `see` for each chain of nftables, with family, table and name.
 fn chains(mut see: impl FnMut(u8, &str, &str)) -> io::Result<()> {
-    dump(CHAINS, (libc::AF_UNSPEC as u8, &[]), |family, chain| {
+    dump(CHAINS, libc::AF_UNSPEC as u8, &[], |family, chain| {
         let of = |kind| find(chain, kind).map(text).unwrap_or_default();
         see(family, of(1), of(3));
     })

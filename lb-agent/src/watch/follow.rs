@@ -65,14 +65,25 @@ pub(super) enum End {
     Short,
 }
 
+/// What all kinds of objects have in common: the server, where they are reported, and how they are requested.
+#[derive(Clone)]
+pub(super) struct Common {
+    pub(super) client: Client,
+    pub(super) view: ViewHealth,
+    pub(super) events: Sender<Event>,
+    pub(super) list: ListMode,
+    pub(super) pace: Pace,
+}
+
 impl<O: Objects> Follow<O> {
-    /// Follows the selected objects with this client.
+    /// Follows the objects that the selectors for labels and fields select.
     pub(super) fn new(
-        client: Client,
-        (objects, labels, fields): (O, Option<String>, Option<String>),
-        (view, events): (ViewHealth, Sender<Event>),
-        (list, pace): (ListMode, Pace),
+        objects: O,
+        labels: Option<String>,
+        fields: Option<String>,
+        common: Common,
     ) -> Self {
+        let Common { client, view, events, list, pace } = common;
         Self {
             client,
             objects,

@@ -120,7 +120,7 @@ pub fn churn(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
                 let what = || format!("{} with {services} services", kind.name());
                 let few = options.changes;
                 let many = if *kind == ProxyKind::Ours { of_a_hundred(options.rounds) } else { 0 };
-                bench.round(*kind, (few, few.max(many)), figures).with_context(what)?;
+                bench.round(*kind, few, few.max(many), figures).with_context(what)?;
                 writeln!(out, "round {round} of {}: {}", options.rounds, what())?;
             }
             drop(results([rows.clone(), of_all(&all)].concat())?.keep(options.directory)?);
@@ -136,8 +136,8 @@ impl Figures {
     fn rows(&self, kind: ProxyKind, services: u32) -> Vec<Row> {
         let (services, endpoints) = (services.to_string(), ENDPOINTS.to_string());
         let labels = [("way", kind.name()), ("services", &*services), ("endpoints", &endpoints)];
-        let row = |labels: &[(&str, &str)], measure: (&str, &str), of: &Figure| {
-            Row::new(labels, measure, of).judged(kind == ProxyKind::Ours)
+        let row = |labels: &[(&str, &str)], measure: &str, unit: &str, of: &Figure| {
+            Row::new(labels, measure, unit, of).judged(kind == ProxyKind::Ours)
         };
         // No round is dropped: a change that other work delayed was late all the same. Memory does not depend on other
         // work.
@@ -145,13 +145,13 @@ impl Figures {
         let mut rows = Vec::new();
         for (change, times) in Change::ALL.iter().zip(&self.changes) {
             let labels = [&labels[..], &[("change", change.name())]].concat();
-            rows.push(time(row(&labels, ("latency 50 %", "ms"), times)));
-            rows.push(time(Row::late(&labels, ("latency", "ms"), times, kind == ProxyKind::Ours)));
+            rows.push(time(row(&labels, "latency 50 %", "ms", times)));
+            rows.push(time(Row::late(&labels, "latency", "ms", times, kind == ProxyKind::Ours)));
         }
-        rows.push(time(row(&labels, ("cold start", "s"), &self.start)));
-        rows.push(row(&labels, ("anonymous memory", "MB"), &self.anonymous));
+        rows.push(time(row(&labels, "cold start", "s", &self.start)));
+        rows.push(row(&labels, "anonymous memory", "MB", &self.anonymous));
         if self.maps.len() > 0 {
-            rows.push(row(&labels, ("map memory", "MB"), &self.maps));
+            rows.push(row(&labels, "map memory", "MB", &self.maps));
         }
         rows
     }
@@ -196,19 +196,14 @@ impl<'a> Bench<'a> {
 
     /// Starts a proxy, makes the changes, and stops it. Changes that need a pause before them are made a quarter of
     /// `few` times.
-    fn round(
-        &mut self,
-        kind: ProxyKind,
-        (few, many): (u32, u32),
-        figures: &mut Figures,
-    ) -> Result<()> {
+    fn round(&mut self, kind: ProxyKind, few: u32, many: u32, figures: &mut Figures) -> Result<()> {
         let before = Usage::now()?;
         let probe = Changer::probe_address();
         self.changer.point(PROBE, &self.address(0)?)?;
         let kubeconfig = self.cluster.control_plane().kubeconfig();
         let rig = self.cluster.rig();
         let (running, took): (Running<'_>, Duration) =
-            kind.start(rig, &kubeconfig, (probe, BACKENDS[0]))?;
+            kind.start(rig, &kubeconfig, probe, BACKENDS[0])?;
         figures.start.add(took.as_secs_f64());
         let [endpoints, alone, service] = &mut figures.changes;
         for number in 1..=many {

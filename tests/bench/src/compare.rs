@@ -103,7 +103,7 @@ mod tests {
     fn results(values: &[f64], judged: bool) -> Results {
         let figure: Figure = values.iter().copied().collect();
         let labels = [("way", "ours"), ("route", "pod-far")];
-        let row = Row::new(&labels, ("ratio", "x"), &figure).more_is_better().judged(judged);
+        let row = Row::new(&labels, "ratio", "x", &figure).more_is_better().judged(judged);
         Results::new("traffic", "commit", Machine::here(None).unwrap(), vec![row])
     }
 

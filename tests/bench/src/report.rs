@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn page_names_dropped_and_disturbed_rounds() {
-        let mut row = Row::new(&[("way", "ours")], ("rate", "x"), &[1.0].into_iter().collect());
+        let mut row = Row::new(&[("way", "ours")], "rate", "x", &[1.0].into_iter().collect());
         row.dropped = 3;
         let machine = Machine::here(None).unwrap();
         let mut results = Results::new("traffic", "abc", machine, vec![row]);
@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn a_page_needs_nothing_else() {
-        let rows = vec![Row::new(&[], ("rate", "x"), &Figure::default())];
+        let rows = vec![Row::new(&[], "rate", "x", &Figure::default())];
         let text = page(&[Results::new("traffic", "abc", Machine::here(None).unwrap(), rows)]);
         for word in ["http:", "https:", "src=", "href=", "@import", "url("] {
             assert!(!text.contains(word), "{word}");

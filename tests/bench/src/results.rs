@@ -56,7 +56,7 @@ pub(super) struct Row {
 
 impl Row {
     /// A figure with one value for each round: not disturbed, not judged, and lower is better.
-    pub(super) fn new(labels: &[(&str, &str)], (measure, unit): (&str, &str), of: &Figure) -> Self {
+    pub(super) fn new(labels: &[(&str, &str)], measure: &str, unit: &str, of: &Figure) -> Self {
         let labels = labels.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         Self {
             labels: labels.collect(),
@@ -75,12 +75,13 @@ impl Row {
     /// The slowest hundredth of many values, or the slowest of fewer than a hundred. The latter is never judged.
     pub(super) fn late(
         labels: &[(&str, &str)],
-        (what, unit): (&str, &str),
+        what: &str,
+        unit: &str,
         of: &Figure,
         is_ours: bool,
     ) -> Self {
         let measure = format!("{what} {}", if of.is_many() { "99 %" } else { "slowest" });
-        let row = Self::new(labels, (&measure, unit), of).judged(is_ours && of.is_many());
+        let row = Self::new(labels, &measure, unit, of).judged(is_ours && of.is_many());
         Self { spread: of.late(), ..row }
     }
 
@@ -193,7 +194,7 @@ mod tests {
     fn results_are_read_as_they_were_written() {
         let figure: Figure = [3.0, 1.0, 2.0].into_iter().collect();
         let labels = [("way", "ours"), ("services", "10")];
-        let row = Row::new(&labels, ("rate", "requests/s"), &figure).more_is_better().judged(true);
+        let row = Row::new(&labels, "rate", "requests/s", &figure).more_is_better().judged(true);
         let results = Results::new("traffic", "abc", Machine::here(None).unwrap(), vec![row]);
         let directory = tempfile::tempdir().unwrap();
         results.write(directory.path(), &mut Vec::new()).unwrap();
@@ -206,7 +207,7 @@ mod tests {
     fn the_slowest_of_few_is_called_so_and_not_judged() {
         let row = |values: u32| {
             let figure: Figure = (1..=values).map(f64::from).collect();
-            Row::late(&[], ("latency", "ms"), &figure, true).of_rounds(5)
+            Row::late(&[], "latency", "ms", &figure, true).of_rounds(5)
         };
         let (few, many) = (row(50), row(100));
         assert_eq!(

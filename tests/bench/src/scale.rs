@@ -76,18 +76,18 @@ impl Figures {
     fn rows(&self, (services, endpoints): Size) -> Vec<Row> {
         let (services, endpoints) = (services.to_string(), endpoints.to_string());
         let labels = [("way", "ours"), ("services", &*services), ("endpoints", &endpoints)];
-        let row = |measure, of: &Figure| Row::new(&labels, measure, of).judged(true);
+        let row = |measure, unit, of: &Figure| Row::new(&labels, measure, unit, of).judged(true);
         // Other work changes times, but not memory.
         let disturbed = self.disturbed > 0;
         let mark = |row: Row| Row { disturbed, ..row.of_rounds(self.rounds) };
-        let time = |measure, of: &Figure| mark(row(measure, of));
+        let time = |measure, unit, of: &Figure| mark(row(measure, unit, of));
         vec![
-            row(("anonymous memory", "MB"), &self.anonymous),
-            row(("peak memory", "MB"), &self.highest),
-            row(("map memory", "MB"), &self.maps),
-            time(("lists to programmed", "s"), &self.start),
-            time(("change to map 50 %", "ms"), &self.changes),
-            mark(Row::late(&labels, ("change to map", "ms"), &self.changes, true)),
+            row("anonymous memory", "MB", &self.anonymous),
+            row("peak memory", "MB", &self.highest),
+            row("map memory", "MB", &self.maps),
+            time("lists to programmed", "s", &self.start),
+            time("change to map 50 %", "ms", &self.changes),
+            mark(Row::late(&labels, "change to map", "ms", &self.changes, true)),
         ]
     }
 
@@ -96,7 +96,7 @@ impl Figures {
         let (before, after) = GROWTH;
         let services = format!("{before} to {after}");
         let labels = [("way", "ours"), ("services", &*services), ("endpoints", "1")];
-        let row = Row::new(&labels, ("growth", "s"), &self.start).judged(true);
+        let row = Row::new(&labels, "growth", "s", &self.start).judged(true);
         Row { disturbed: self.disturbed > 0, ..row }
     }
 }

@@ -164,9 +164,9 @@ pub fn traffic(options: &Options<'_>, out: &mut impl Write) -> Result<()> {
         rows.extend(all.iter().flat_map(Series::rows));
         if index == 0 {
             let wanted = options.questions(true);
-            let count = (&world.services, services);
             let wants = |question| wanted.contains(&question);
-            rows.extend(programs::count(&world.sites, count, options.time, wants)?);
+            let (sites, time) = (&world.sites, options.time);
+            rows.extend(programs::count(sites, &world.services, services, time, wants)?);
         }
         results(rows.clone())?.write(options.directory, out)?;
     }

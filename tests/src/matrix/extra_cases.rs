@@ -143,7 +143,7 @@ pub fn node_port_cases(setup: &Setup, own: Addresses, accepted: [[bool; 3]; 2]) 
             for source in [Source::Pod, Source::Host, Source::Outside, Source::OtherNode] {
                 for protocol in Protocol::ALL {
                     let to = place.socket(family, node_port);
-                    all.push(Destination::NodePort.name(), protocol, (source, to), expect);
+                    all.push(Destination::NodePort.name(), protocol, source, to, expect);
                 }
             }
         }
@@ -185,26 +185,30 @@ impl<'a> Cases<'a> {
         number: u8,
         expect: Expect,
     ) -> Result<()> {
-        matrix().try_for_each(|of| self.one(of, source, (destination, number), expect))
+        matrix().try_for_each(|(family, protocol)| {
+            self.one(family, protocol, source, destination, number, expect)
+        })
     }
 
     /// Adds one case in which a client uses a Service by its number.
     fn one(
         &mut self,
-        (family, protocol): (Family, Protocol),
+        family: Family,
+        protocol: Protocol,
         source: Source,
-        (destination, number): (Destination, u8),
+        destination: Destination,
+        number: u8,
         expect: Expect,
     ) -> Result<()> {
         let to = frontend(destination, number, family)?;
-        self.push(&format!("{} {number}", destination.name()), protocol, (source, to), expect);
+        self.push(&format!("{} {number}", destination.name()), protocol, source, to, expect);
         Ok(())
     }
 
     /// Adds cases in which a client uses an address and port, with both transports and both families.
-    fn to(&mut self, what: &str, source: Source, (at, port): (Addresses, u16), expect: Expect) {
+    fn to(&mut self, what: &str, source: Source, at: Addresses, port: u16, expect: Expect) {
         for (family, protocol) in matrix() {
-            self.push(what, protocol, (source, at.socket(family, port)), expect);
+            self.push(what, protocol, source, at.socket(family, port), expect);
         }
     }
 
@@ -212,7 +216,8 @@ impl<'a> Cases<'a> {
         &mut self,
         what: &str,
         protocol: Protocol,
-        (source, to): (Source, SocketAddr),
+        source: Source,
+        to: SocketAddr,
         expect: Expect,
     ) {
         // netfilter reports the drop to a local sender with EPERM (contract 14, row 8).

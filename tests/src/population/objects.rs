@@ -64,7 +64,7 @@ fn objects(number: u32, address: Ipv4Addr, backends: &[String]) -> Result<[(Stri
         },
         "status": {"loadBalancer": {}},
     });
-    let mut endpoints = serde_json::to_value(slice(&name, ("http", "TCP"), backends)?)?;
+    let mut endpoints = serde_json::to_value(slice(&name, "http", "TCP", backends)?)?;
     if let (Value::Object(into), Value::Object(more)) = (&mut endpoints["metadata"], metadata(2)) {
         into.extend(more);
     }

@@ -94,7 +94,8 @@ pub fn askers<'a>(
 pub fn answered_outside<'a>(
     rig: &Rig,
     from: &'a Member,
-    (family, protocol): (Family, Protocol),
+    family: Family,
+    protocol: Protocol,
     port: Option<u16>,
 ) -> Result<Kept<'a>> {
     let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));

@@ -80,7 +80,7 @@ impl Node {
         let netns = Netns::new(&namespaces.netns(&name))?;
         let addresses = address::pod(self.number, index)?;
         builder.wire.connect(self.host.netns(), &device, &netns)?;
-        builder.shape.connect(self.host.netns(), self.number, &netns, (&device, addresses))?;
+        builder.shape.connect(self.host.netns(), self.number, &netns, &device, addresses)?;
         if !builder.checksum_offload {
             switch_checksum_offload_off(&netns, "eth0")?;
         }
@@ -110,7 +110,7 @@ impl Node {
                 ))?;
             }
         }
-        builder.shape.connect(host, self.number, netns, (device, pod.addresses()))
+        builder.shape.connect(host, self.number, netns, device, pod.addresses())
     }
 
     /// Returns pod `index`, counted from 0.

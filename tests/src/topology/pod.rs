@@ -41,12 +41,13 @@ impl Shape {
         node: &Netns,
         number: u8,
         pod: &Netns,
-        (device, addresses): (&str, Addresses),
+        device: &str,
+        addresses: Addresses,
     ) -> Result<()> {
         match self {
             Self::Routed => connect_routed(node, pod, device, addresses),
             Self::Bridged => {
-                connect_bridged(node, pod, device, (addresses, address::pod_gateway(number)?))
+                connect_bridged(node, pod, device, addresses, address::pod_gateway(number)?)
             }
         }
     }
@@ -78,7 +79,8 @@ fn connect_bridged(
     node: &Netns,
     pod: &Netns,
     device: &str,
-    (pod_has, gateway): (Addresses, Addresses),
+    pod_has: Addresses,
+    gateway: Addresses,
 ) -> Result<()> {
     node.ip(&format!("link set {device} master cni0 up"))?;
     let Addresses { v4, v6 } = pod_has;

@@ -73,7 +73,7 @@ pub(crate) struct Stream(Background<Tally>);
 impl Stream {
     /// Starts asking every `pause`: through one socket for all questions (`kept`), or through a new one for each.
     pub(crate) fn start(ask: Ask, kept: bool, pause: Duration) -> Self {
-        let work = move |stop: &_, tally: &_| stream(&ask, kept, pause, (stop, tally));
+        let work = move |stop: &_, tally: &_| stream(&ask, kept, pause, stop, tally);
         Self(Background::start(Tally::default(), work))
     }
 
@@ -88,8 +88,7 @@ impl Stream {
     }
 }
 
-fn stream(ask: &Ask, kept: bool, pause: Duration, shared: (&AtomicBool, &Mutex<Tally>)) {
-    let (stop, tally) = shared;
+fn stream(ask: &Ask, kept: bool, pause: Duration, stop: &AtomicBool, tally: &Mutex<Tally>) {
     let mut conversation: Option<Conversation> = None;
     while !stop.load(Ordering::Relaxed) {
         let began = Instant::now();

@@ -77,7 +77,7 @@ impl Rounds {
         };
         let members: Vec<Member> = (0..count).map(member).collect::<Result<_, Failure>>()?;
         let ledger = Ledger { sockets: count, ..Ledger::default() };
-        let work = move |stop: &_, ledger: &_| turn(members, &ask, (stop, ledger));
+        let work = move |stop: &_, ledger: &_| turn(members, &ask, stop, ledger);
         Ok(Self(Background::start(ledger, work)))
     }
 
@@ -87,7 +87,7 @@ impl Rounds {
     }
 }
 
-fn turn(mut members: Vec<Member>, ask: &Ask, (stop, ledger): (&AtomicBool, &Mutex<Ledger>)) {
+fn turn(mut members: Vec<Member>, ask: &Ask, stop: &AtomicBool, ledger: &Mutex<Ledger>) {
     loop {
         for some in members.chunks_mut(AT_ONCE) {
             if stop.load(Ordering::Relaxed) {

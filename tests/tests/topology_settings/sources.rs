@@ -75,11 +75,11 @@ pub(crate) fn forbidden_clients_are_refused_or_get_no_answer(world: &World) -> R
 pub(crate) fn hairpin_is_answered(world: &World) -> Result<()> {
     let (rig, pod) = (&world.rig, world.rig.pod(0, 0)?);
     let own = Service::new("own", 15)?.port(80, TARGET).pods(&[pod]);
-    rig.change(&own, (pod, Ask::tcp(own.frontend(Family::V4))), answered_by("pod-a1"))?;
+    rig.change(&own, pod, Ask::tcp(own.frontend(Family::V4)), answered_by("pod-a1"))?;
     rig.until_programmed()?;
     for (family, protocol) in matrix() {
         let answer = ask(pod, Ask::new(protocol, own.frontend(family)))?;
-        let source = world.source_of_itself(pod, (family, protocol))?;
+        let source = world.source_of_itself(pod, family, protocol)?;
         let is_right = answer.server == "pod-a1" && answer.client.ip() == source;
         ensure!(is_right, "{protocol}, source {source}: {answer:?}");
     }

@@ -172,7 +172,8 @@ impl World {
     pub(crate) fn source_of_itself(
         &self,
         pod: &Pod,
-        (family, protocol): (Family, Protocol),
+        family: Family,
+        protocol: Protocol,
     ) -> Result<IpAddr> {
         let [near, ..] = &self.served;
         if self.is_as_kube_proxy {

@@ -45,7 +45,7 @@ impl Identity {
     }
 
     /// Reports whether the role may apply `verb` to a resource or subresource. `name` is empty for a collection.
-    pub(crate) fn may(&self, verb: &str, (resource, sub): (&str, &str), name: &str) -> bool {
+    pub(crate) fn may(&self, verb: &str, resource: &str, sub: &str, name: &str) -> bool {
         // All roles may read everything. A node may write events, leases, and the status of itself and of pods.
         let reads = matches!(verb, "get" | "list" | "watch");
         let asks = resource == "selfsubjectaccessreviews" && verb == "create";
@@ -83,7 +83,7 @@ pub(crate) fn check(identity: &Identity, target: &Target) -> Result<(), Failure>
     let (kind, verb) = (target.kind, target.verb);
     let resource = if verb == Verb::Review { "selfsubjectaccessreviews" } else { kind.resource };
     let sub = if target.is_status { "status" } else { "" };
-    if identity.may(verb.word(), (resource, sub), target.name()) {
+    if identity.may(verb.word(), resource, sub, target.name()) {
         return Ok(());
     }
     let whole = if sub.is_empty() { resource.to_owned() } else { format!("{resource}/{sub}") };
@@ -120,8 +120,12 @@ mod tests {
             (&Identity::Reader, "delete", ("pods", ""), "x", false),
             (&Identity::Admin, "delete", ("pods", ""), "x", true),
         ];
-        for (identity, verb, what, name, expected) in cases {
-            assert_eq!(identity.may(verb, what, name), expected, "{identity:?} {verb} {what:?}");
+        for (identity, verb, (resource, sub), name, expected) in cases {
+            assert_eq!(
+                identity.may(verb, resource, sub, name),
+                expected,
+                "{identity:?} {verb} {resource}/{sub}"
+            );
         }
     }
 }

@@ -83,11 +83,11 @@ impl Failure {
     }
 
     pub(crate) fn invalid(kind: &Kind, name: &str, causes: &[Cause]) -> Self {
-        Self::invalid_of((kind.group, kind.kind), name, causes)
+        Self::invalid_of(kind.group, kind.kind, name, causes)
     }
 
     /// Makes a failure about a type that is no resource, such as the options of a request.
-    pub(crate) fn invalid_of((group, kind): (&str, &str), name: &str, causes: &[Cause]) -> Self {
+    pub(crate) fn invalid_of(group: &str, kind: &str, name: &str, causes: &[Cause]) -> Self {
         let whole = if group.is_empty() { kind.to_owned() } else { format!("{kind}.{group}") };
         let message = format!("{whole} {name:?} is invalid: {}", sentence(causes));
         let listed: Vec<Value> = causes

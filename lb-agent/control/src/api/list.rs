@@ -72,16 +72,18 @@ pub(crate) fn list(server: &Server, parts: &Parts, target: &Target) -> Result<An
     let next = all.last().filter(|_| surplus > 0).map(|it| token(revision, &it.key));
     // As upstream: `remainingItemCount` is omitted for lists with a selector.
     let rest = (selector.is_empty() && surplus > 0).then_some(surplus);
-    Ok(render(&all, target, (form, &query), revision, (next, rest)))
+    Ok(render(&all, target, form, &query, revision, next, rest))
 }
 
 /// Makes the answer for a list in the form that the client accepts.
 fn render(
     all: &[Arc<Object>],
     target: &Target,
-    (form, query): (Form, &Query),
+    form: Form,
+    query: &Query,
     revision: u64,
-    (next, rest): (Option<String>, Option<usize>),
+    next: Option<String>,
+    rest: Option<usize>,
 ) -> Answer {
     let mut metadata = serde_json::Map::new();
     drop(metadata.insert("resourceVersion".into(), revision.to_string().into()));
@@ -172,7 +174,7 @@ impl Page {
 
 fn check(version: Option<&str>, matching: Option<&str>, is_next: bool) -> Result<(), Failure> {
     let refuse =
-        |cause: Cause| Err(Failure::invalid_of(("meta.k8s.io", "ListOptions"), "", &[cause]));
+        |cause: Cause| Err(Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[cause]));
     let field = "resourceVersionMatch";
     match (version, matching) {
         (_, Some(_)) if is_next => {

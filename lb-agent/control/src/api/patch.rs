@@ -110,7 +110,7 @@ pub(crate) async fn patch(
     let name = target.name().to_owned();
     // The patch is applied inside the transaction, to the object as it is then. No other write can come in between.
     let work =
-        move |it: &mut Transaction<'_>| one(it, &wish, &name, (&patch, duplicates, validation));
+        move |it: &mut Transaction<'_>| one(it, &wish, &name, &patch, duplicates, validation);
     let (made, warnings) = server.store.write(work).await??;
     let warnings = warnings.into_iter().chain(made.warnings).collect();
     Ok(list::one(200, &made.object, &target, form, &query).with_warnings(warnings))
@@ -120,7 +120,9 @@ fn one(
     transaction: &mut Transaction<'_>,
     wish: &Wish,
     name: &str,
-    (patch, duplicates, validation): (&Patch, Vec<String>, Validation),
+    patch: &Patch,
+    duplicates: Vec<String>,
+    validation: Validation,
 ) -> Result<(Made, Vec<String>), Failure> {
     let kind = wish.kind;
     let old = transaction.get(&wish.key(name)).ok_or_else(|| Failure::not_found(kind, name))?;

@@ -53,7 +53,7 @@ impl Query {
             Some(other) => {
                 let kinds = ["", "Ignore", "Strict", "Warn"];
                 let cause = Cause::not_supported("fieldValidation", other, &kinds);
-                Err(Failure::invalid_of(("meta.k8s.io", options), "", &[cause]))
+                Err(Failure::invalid_of("meta.k8s.io", options, "", &[cause]))
             }
         }
     }
@@ -67,7 +67,7 @@ pub(crate) fn dry(given: &[&str], options: &str) -> Result<bool, Failure> {
         all => {
             let all: Vec<String> = all.iter().map(|&it| it.to_owned()).collect();
             let cause = Cause::not_supported("dryRun", all, &["All"]);
-            Err(Failure::invalid_of(("meta.k8s.io", options), "", &[cause]))
+            Err(Failure::invalid_of("meta.k8s.io", options, "", &[cause]))
         }
     }
 }

@@ -24,7 +24,7 @@ pub(crate) fn review(identity: &Identity, parts: &Parts, bytes: &[u8]) -> Result
         }
         verb => verb,
     };
-    let allowed = identity.may(verb, (text("resource"), text("subresource")), text("name"));
+    let allowed = identity.may(verb, text("resource"), text("subresource"), text("name"));
     let answer = json!({
         "kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
         "metadata": {}, "spec": spec, "status": {"allowed": allowed},

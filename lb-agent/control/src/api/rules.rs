@@ -48,7 +48,7 @@ pub(crate) fn create(
     let invalid = |causes: &[Cause]| Failure::invalid(kind, &name, causes);
     let mut ruled = if kind.resource == "services" {
         let new = service_of(value)?;
-        let decided = service::create(new, (&wish.ranges, transaction), &mut dice, wish.is_dry);
+        let decided = service::create(new, &wish.ranges, transaction, &mut dice, wish.is_dry);
         of_service(decided.map_err(|it| Failure::refused(kind, &name, &it))?)
     } else {
         defaults(kind, &mut value);
@@ -83,12 +83,8 @@ pub(crate) fn update(
             let kept = service::update_status(new, &before).map_err(refused)?;
             Ruled::plain(serde_json::to_value(kept).unwrap_or_default())
         } else {
-            let decided = service::update(
-                (new, &before),
-                (&wish.ranges, transaction),
-                &mut dice,
-                wish.is_dry,
-            );
+            let decided =
+                service::update(new, &before, &wish.ranges, transaction, &mut dice, wish.is_dry);
             of_service(decided.map_err(|it| Failure::refused(kind, &name, &it))?)
         }
     } else {

@@ -51,7 +51,7 @@ fn object(
                 list.retain(|it| !gone.contains(it));
             }
         } else if !name.starts_with('$') {
-            field(into, name, value, (of.field(name), patch))?;
+            field(into, name, value, of.field(name))?;
         }
     }
     for (name, order) in ordered(patch) {
@@ -79,7 +79,7 @@ fn field(
     into: &mut Map<String, Value>,
     name: &str,
     value: &Value,
-    (field, _patch): (Option<&Field>, &Map<String, Value>),
+    field: Option<&Field>,
 ) -> Result<(), String> {
     // As in a merge patch (RFC 7396), null removes the field.
     if value.is_null() {

@@ -92,7 +92,7 @@ fn initial(query: &Query) -> Result<bool, Failure> {
         )),
     };
     match cause {
-        Some(cause) => Err(Failure::invalid_of(("meta.k8s.io", "ListOptions"), "", &[cause])),
+        Some(cause) => Err(Failure::invalid_of("meta.k8s.io", "ListOptions", "", &[cause])),
         None => Ok(wants),
     }
 }

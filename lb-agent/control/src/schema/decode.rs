@@ -64,15 +64,20 @@ impl Walk {
                 continue;
             }
             self.names.push(name.clone());
-            let decoded = self.value(&field.kind, value, (&path, &of.short))?;
+            let decoded = self.value(&field.kind, value, &path, &of.short)?;
             drop(self.names.pop());
             drop(known.insert(name.clone(), decoded));
         }
         Ok(known.into())
     }
 
-    fn value(&mut self, kind: &Kind, value: &Value, at: (&str, &str)) -> Result<Value, String> {
-        let (path, _) = at;
+    fn value(
+        &mut self,
+        kind: &Kind,
+        value: &Value,
+        path: &str,
+        short: &str,
+    ) -> Result<Value, String> {
         match (kind, value) {
             (Kind::Object(name), Value::Object(fields)) => self.object(type_of(name), fields, path),
             // Go decodes null into the zero value of a type.
@@ -80,14 +85,14 @@ impl Walk {
             (Kind::List(element), Value::Array(all)) => {
                 let each = all.iter().enumerate();
                 let each =
-                    each.map(|(i, it)| self.value(element, it, (&format!("{path}[{i}]"), at.1)));
+                    each.map(|(i, it)| self.value(element, it, &format!("{path}[{i}]"), short));
                 each.collect()
             }
             (Kind::Map(element), Value::Object(all)) => {
                 let mut known = Map::new();
                 for (key, value) in all {
                     let path = format!("{path}.{key}");
-                    drop(known.insert(key.clone(), self.value(element, value, (&path, at.1))?));
+                    drop(known.insert(key.clone(), self.value(element, value, &path, short)?));
                 }
                 Ok(known.into())
             }
@@ -106,7 +111,7 @@ impl Walk {
             }
             (Kind::Time, Value::String(text)) => time::seconds(text).map(Value::from),
             (Kind::MicroTime, Value::String(text)) => time::micro(text).map(Value::from),
-            _ => Err(self.mismatch(kind, value, at.1)),
+            _ => Err(self.mismatch(kind, value, short)),
         }
     }
 

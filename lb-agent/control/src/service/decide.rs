@@ -49,7 +49,8 @@ impl From<Cause> for Refusal {
 /// Decides about a new Service. A dry run shows placeholders for allocated values.
 pub fn create(
     mut new: Service,
-    (ranges, taken): (&Ranges, &dyn Taken),
+    ranges: &Ranges,
+    taken: &dyn Taken,
     dice: &mut Dice<'_>,
     is_dry: bool,
 ) -> Result<Decision, Refusal> {
@@ -73,8 +74,10 @@ pub fn create(
 
 /// Decides about an update of a Service; `new` is the whole object as the client sends it.
 pub fn update(
-    (mut new, old): (Service, &Service),
-    (ranges, taken): (&Ranges, &dyn Taken),
+    mut new: Service,
+    old: &Service,
+    ranges: &Ranges,
+    taken: &dyn Taken,
     dice: &mut Dice<'_>,
     is_dry: bool,
 ) -> Result<Decision, Refusal> {

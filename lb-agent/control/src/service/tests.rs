@@ -45,18 +45,18 @@ impl Cluster {
     }
 
     pub(super) fn create(&mut self, spec: &Value) -> Result<Service, Refusal> {
-        self.keep(create(named(spec), (&self.ranges, &self.books), &mut |most| most / 2, false))
+        self.keep(create(named(spec), &self.ranges, &self.books, &mut |most| most / 2, false))
     }
 
     pub(super) fn dry(&self, spec: &Value) -> Result<Service, Refusal> {
-        let made = create(named(spec), (&self.ranges, &self.books), &mut |_| 0, true);
+        let made = create(named(spec), &self.ranges, &self.books, &mut |_| 0, true);
         made.map(|it| it.service)
     }
 
     pub(super) fn update(&mut self, old: &Service, spec: &Value) -> Result<Service, Refusal> {
         let mut new = named(spec);
         new.metadata = old.metadata.clone();
-        let made = update((new, old), (&self.ranges, &self.books), &mut |most| most / 2, false);
+        let made = update(new, old, &self.ranges, &self.books, &mut |most| most / 2, false);
         self.keep(made)
     }
 

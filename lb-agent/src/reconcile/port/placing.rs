@@ -27,7 +27,7 @@ impl Reconciler {
         let mut port = self.ports.take(id).unwrap_or_else(|| Box::new(Port::empty(plan)));
         let placed = self.check(id, plan, &port).and_then(|()| self.capacity.sets(&port, plan));
         if let Ok(sets) = placed {
-            self.capacity.replace((id, &mut *port), plan, (sets, now + GRACE), transaction);
+            self.capacity.replace(id, &mut port, plan, sets, now + GRACE, transaction);
         }
         // A port of an earlier run that finds no room keeps its rows: packets still use them.
         let orphaned = placed.is_err() && self.names.get(&plan.key).is_none();
@@ -136,9 +136,11 @@ impl Capacity {
     /// Changes a port to what its plan says; there is room for all of it.
     fn replace(
         &mut self,
-        (id, port): (ServiceId, &mut Port),
+        id: ServiceId,
+        port: &mut Port,
         plan: &PortPlan,
-        ((cluster, local), due): ((Option<Set>, Option<Set>), Duration),
+        (cluster, local): (Option<Set>, Option<Set>),
+        due: Duration,
         transaction: &mut Transaction,
     ) {
         let old_ranges = port.ranges();

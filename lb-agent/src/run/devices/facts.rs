@@ -49,8 +49,8 @@ impl Facts {
     }
 
     /// Takes over the Node object, and its primary addresses.
-    pub(super) fn learn(&mut self, node: &NodeSpec, (v4, v6): (Option<IpAddr>, Option<IpAddr>)) {
-        self.identity.learn(&self.config, node, Primary { v4, v6 });
+    pub(super) fn learn(&mut self, node: &NodeSpec, primary: Primary) {
+        self.identity.learn(&self.config, node, primary);
         self.local = self.config.local(Some(node));
         self.pods = self.config.pods(Some(node));
     }

@@ -109,7 +109,8 @@ pub(super) fn explain(
     settings: &Settings,
     state_file: &StateFile,
     origin: &Origin,
-    (question, found): (&Question, Option<(Frontend, Service)>),
+    question: &Question,
+    found: Option<(Frontend, Service)>,
     Passed { verdict, scratch }: &Passed,
 ) -> Explanation {
     let service = found.map(|(_, service)| service);

@@ -62,7 +62,7 @@ impl Changer {
     /// Creates a Service with a given address and returns the start time of the request. Its slice is created before
     /// it.
     pub(super) fn make(&self, name: &str, to: SocketAddr, backend: &str) -> Result<Instant> {
-        let slice = slice(name, ("dns", "UDP"), &[backend.to_owned()])?;
+        let slice = slice(name, "dns", "UDP", &[backend.to_owned()])?;
         let service: Service = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {

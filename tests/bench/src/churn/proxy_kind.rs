@@ -57,7 +57,8 @@ impl ProxyKind {
         self,
         rig: &'a Rig,
         kubeconfig: &Path,
-        (newest, server): (SocketAddr, &str),
+        newest: SocketAddr,
+        server: &str,
     ) -> Result<(Running<'a>, Duration)> {
         let (node, pod) = (rig.node(0)?, rig.pod(0, 0)?);
         // The kernel detaches the programs of the previous proxy asynchronously.

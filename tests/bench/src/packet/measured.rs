@@ -82,12 +82,12 @@ impl Measured {
             ("bytes", &bytes),
         ];
         let is_ours = !REFERENCES.iter().any(|name| program.starts_with(name));
-        let mut rows = vec![Row::new(&labels, ("time", "ns"), &self.nanoseconds)];
+        let mut rows = vec![Row::new(&labels, "time", "ns", &self.nanoseconds)];
         for Comparison { program, ratio, net } in &self.comparisons {
             let ratio_to = format!("ratio to {program}");
-            rows.push(Row::new(&labels, (&ratio_to, "x"), ratio).judged(is_ours));
+            rows.push(Row::new(&labels, &ratio_to, "x", ratio).judged(is_ours));
             let net_to = format!("net ratio to {program}");
-            rows.push(Row::new(&labels, (&net_to, "x"), net));
+            rows.push(Row::new(&labels, &net_to, "x", net));
         }
         let (dropped, disturbed) = (kept.dropped, kept.disturbed);
         rows.into_iter().map(|row| Row { dropped, disturbed, ..row }).collect()

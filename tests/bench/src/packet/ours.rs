@@ -71,7 +71,7 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut keys = Vec::new();
     for position in positions {
         for side in [Side::EGRESS, Side::INGRESS] {
-            keys.push(entry(&mut node, (kind, flows), position, pair, side));
+            keys.push(entry(&mut node, kind, flows, position, pair, side));
         }
     }
     (node, keys)
@@ -83,7 +83,8 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
 /// both are the entries of one open flow, so the ring does not expire while the tables are filled and measured.
 fn entry(
     node: &mut Fake,
-    (kind, flows): (Kind, usize),
+    kind: Kind,
+    flows: usize,
     position: usize,
     pair: Pair,
     side: Side,
@@ -96,7 +97,7 @@ fn entry(
         (position, position + 1)
     };
     let [now, next] = [position, becomes].map(|position| {
-        let [source, destination] = pair.tuple(position, (kind, flows), side);
+        let [source, destination] = pair.tuple(position, kind, flows, side);
         Tuple::new(source, destination)
     });
     let (what, _) = pair.translation(side);
@@ -136,7 +137,7 @@ fn chain(kind: Kind) -> Fake {
 fn payload(node: &Fake, kind: Kind, flows: usize, pair: Pair) -> Option<[u8; 8]> {
     (0..PAYLOADS).map(u64::to_be_bytes).find(|payload| {
         (0..ring::entries(flows)).all(|position| {
-            let [from, to] = pair.tuple(position, (kind, flows), Side::INGRESS);
+            let [from, to] = pair.tuple(position, kind, flows, Side::INGRESS);
             let packet = ring::packet(from, to, kind, false).with(payload).build();
             let verdict = Verdict::Translated(pair.translation(Side::INGRESS).1);
             let step =
@@ -234,7 +235,7 @@ fn established(ring: &Ring, hook: Hook) -> Variant<'_> {
     let goes_out = matches!(hook, Hook::PodEgress | Hook::ExternalEgress);
     let side = if goes_out { Side::EGRESS } else { Side::INGRESS };
     let verdict = Verdict::Translated(pair.translation(side).1);
-    let [from, to] = pair.tuple(0, (kind, flows), side);
+    let [from, to] = pair.tuple(0, kind, flows, side);
     let packet = ring::packet(from, to, kind, false).with(&payload).build();
     let label = label(hook, pair.case(), flows, kind);
     Variant::new(label, packet.len(), move || {

@@ -95,7 +95,8 @@ impl Pair {
     pub(super) fn tuple(
         self,
         position: usize,
-        (kind, flows): (Kind, usize),
+        kind: Kind,
+        flows: usize,
         side: Side,
     ) -> [Endpoint; 2] {
         let mut ends = [ring::client(position, flows, kind.family), self.at(position)];

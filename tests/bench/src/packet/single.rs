@@ -154,14 +154,8 @@ fn let_out(kind: Kind) -> Result<(Fake, Vec<u8>)> {
         Protocol::Udp => &[(true, Translation::NewFlow)],
     };
     for (is_first, what) in begin.iter().copied() {
-        step(&node, Hook::ExternalXdp, (client, asked), (kind, is_first), what)?;
-        step(
-            &node,
-            Hook::ExternalEgress,
-            (client, remote),
-            (kind, is_first),
-            Translation::Masquerade,
-        )?;
+        step(&node, Hook::ExternalXdp, client, asked, kind, is_first, what)?;
+        step(&node, Hook::ExternalEgress, client, remote, kind, is_first, Translation::Masquerade)?;
     }
     establish(&node);
     let entries = node.all_flows();
@@ -198,7 +192,7 @@ fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
     let service = Service { id: 1, flags, generation: 1, cluster, ..Service::default() };
     let key = Frontend::new(asked.ip, asked.port, kind.protocol());
     node.services.insert(key, service);
-    step(&node, Hook::PodIngress, (pod, asked), (kind, true), Translation::NewFlow)?;
+    step(&node, Hook::PodIngress, pod, asked, kind, true, Translation::NewFlow)?;
     establish(&node);
     Ok(node)
 }
@@ -234,8 +228,10 @@ fn from_hop(from: Endpoint, to: Endpoint, kind: Kind) -> Vec<u8> {
 fn step(
     node: &Fake,
     hook: Hook,
-    (from, to): (Endpoint, Endpoint),
-    (kind, is_first): (Kind, bool),
+    from: Endpoint,
+    to: Endpoint,
+    kind: Kind,
+    is_first: bool,
     what: Translation,
 ) -> Result<()> {
     let packet = ring::packet(from, to, kind, is_first).build();

@@ -60,7 +60,7 @@ mod tests {
         let row = |way, services: &str, ratio: f64| {
             let labels = [("route", "pod-far"), ("operation", "connect"), ("family", "IPv4")];
             let labels = [&labels[..], &[("way", way), ("services", services)]].concat();
-            Row::new(&labels, ("ratio", "x"), &[ratio].into_iter().collect())
+            Row::new(&labels, "ratio", "x", &[ratio].into_iter().collect())
         };
         let rows = vec![
             row("plain", "10", 1.0),

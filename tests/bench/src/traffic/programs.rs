@@ -59,7 +59,8 @@ fn work() -> BTreeMap<u32, (String, Work)> {
 /// Measures the programs of every mode that has some, for the questions that `wants` accepts.
 pub(super) fn count(
     sites: &[Site],
-    (services, number): (&Services, u32),
+    services: &Services,
+    number: u32,
     time: Duration,
     wants: impl Fn(Question) -> bool,
 ) -> Result<Vec<Row>> {
@@ -139,9 +140,9 @@ fn rows_of(
         ];
         let program = if name.is_empty() { "all" } else { name };
         labels.push(("program", program));
-        rows.push(Row::new(&labels, ("runs", "an operation"), &figures.runs));
-        rows.push(Row::new(&labels, ("time of a run", "ns"), &figures.time));
-        rows.push(Row::new(&labels, ("time of programs", "us an operation"), &figures.cost));
+        rows.push(Row::new(&labels, "runs", "an operation", &figures.runs));
+        rows.push(Row::new(&labels, "time of a run", "ns", &figures.time));
+        rows.push(Row::new(&labels, "time of programs", "us an operation", &figures.cost));
     }
     rows
 }

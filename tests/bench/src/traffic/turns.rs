@@ -113,22 +113,22 @@ impl Series {
         let counts: Vec<Count> = turns.iter().filter_map(|turn| find(turn, kind)).collect();
         let figure = |pick: &dyn Fn(&Count) -> f64| counts.iter().map(pick).collect::<Figure>();
         let (unit, cpu) = operation.units();
-        let rate = Row::new(&labels, ("rate", unit), &figure(&|count| count.rate));
+        let rate = Row::new(&labels, "rate", unit, &figure(&|count| count.rate));
         let mut rows = vec![rate.more_is_better()];
         if route != Route::Loopback {
             let ratios =
                 turns.iter().filter_map(|turn| ratio(turn, kind, find)).collect::<Figure>();
-            let row = Row::new(&labels, ("ratio", "x plain routing"), &ratios);
+            let row = Row::new(&labels, "ratio", "x plain routing", &ratios);
             rows.push(row.more_is_better().judged(kind.is_ours()));
         }
         for (index, percent) in [50, 90, 99].into_iter().enumerate() {
             let pick = |count: &Count| Some(count.latency?.get(index).copied().unwrap_or_default());
             let latency: Figure = counts.iter().filter_map(pick).collect();
             if latency.len() > 0 {
-                rows.push(Row::new(&labels, (&format!("latency {percent} %"), "us"), &latency));
+                rows.push(Row::new(&labels, &format!("latency {percent} %"), "us", &latency));
             }
         }
-        rows.push(Row::new(&labels, ("cpu", cpu), &figure(&|count| count.cpu)));
+        rows.push(Row::new(&labels, "cpu", cpu, &figure(&|count| count.cpu)));
         rows
     }
 }

@@ -16,7 +16,7 @@ pub(super) const OTHER: (u16, u16) = (81, 30_087);
 
 pub(super) fn objects(all: &mut Objects) -> Result<()> {
     let both = [a2(&json!({}))?, b2(&json!({}))?];
-    CHANGING.into_iter().try_for_each(|number| all.add((number, &name(number)), &json!({}), &both))
+    CHANGING.into_iter().try_for_each(|number| all.add(number, &name(number), &json!({}), &both))
 }
 
 fn name(number: u8) -> String {

@@ -50,9 +50,8 @@ pub(super) fn cases(setup: &Setup) -> Result<Vec<Case>> {
                 all.add(source, destination, number, expect)?;
             }
             for family in Family::ALL {
-                let asked = (destination, 124);
-                all.one((family, Protocol::Tcp), source, asked, HERE)?;
-                all.one((family, Protocol::Udp), source, asked, THERE)?;
+                all.one(family, Protocol::Tcp, source, destination, 124, HERE)?;
+                all.one(family, Protocol::Udp, source, destination, 124, THERE)?;
             }
         }
         kinds(&mut all, source)?;
@@ -66,13 +65,12 @@ fn kinds(all: &mut Cases<'_>, source: Source) -> Result<()> {
     for destination in [Destination::ClusterIp, Destination::ExternalIp, Destination::Vip] {
         all.add(source, destination, 120, BOTH)?;
         for protocol in Protocol::ALL {
-            all.one((Family::V4, protocol), source, (destination, 119), BOTH)?;
+            all.one(Family::V4, protocol, source, destination, 119, BOTH)?;
         }
     }
     for protocol in Protocol::ALL {
-        let asked = (Destination::NodePort, 119);
-        all.one((Family::V4, protocol), source, asked, BOTH)?;
-        all.one((Family::V6, protocol), source, asked, Refused)?;
+        all.one(Family::V4, protocol, source, Destination::NodePort, 119, BOTH)?;
+        all.one(Family::V6, protocol, source, Destination::NodePort, 119, Refused)?;
     }
     all.add(source, Destination::ClusterIp, 133, BOTH)?;
     all.add(source, Destination::ClusterIp, 121, BOTH)?;
@@ -81,10 +79,10 @@ fn kinds(all: &mut Cases<'_>, source: Source) -> Result<()> {
     all.add(source, Destination::ClusterIp, 130, Silence)?;
     all.add(source, Destination::NodePort, 130, Refused)?;
     let own = Segment::First.host(address::node(1))?;
-    all.to("an external IP that is the node's own", source, (own, 8_443), THERE);
+    all.to("an external IP that is the node's own", source, own, 8_443, THERE);
     // External IPs take precedence over `NodePorts` (contract 3.2).
-    let shadowed = (own, node_port(SHADOWED));
-    all.to("an external IP and port that is a NodePort", source, shadowed, THERE);
+    let port = node_port(SHADOWED);
+    all.to("an external IP and port that is a NodePort", source, own, port, THERE);
     all.add(source, Destination::ClusterIp, SHADOWED, HERE)?;
     for (_, second) in SECOND_VIPS.into_iter().take(1) {
         all.add(source, Destination::Vip, second, BOTH)?;
@@ -92,10 +90,11 @@ fn kinds(all: &mut Cases<'_>, source: Source) -> Result<()> {
     all.to(
         "a ClusterIP with a port that no Service has",
         source,
-        (address::cluster_ip(100)?, 81),
+        address::cluster_ip(100)?,
+        81,
         Refused,
     );
-    all.to("a ClusterIP that no Service has", source, (address::cluster_ip(250)?, PORT), Silence);
+    all.to("a ClusterIP that no Service has", source, address::cluster_ip(250)?, PORT, Silence);
     Ok(())
 }
 
@@ -103,7 +102,7 @@ fn policies(all: &mut Cases<'_>) -> Result<()> {
     // Contract 13: `NodePorts` on loopback are served only with the setting for them.
     let loopback = Addresses::parse("127.0.0.1", "::1")?;
     let there = if all.setup.has("localhostNodePorts: true") { BOTH } else { Refused };
-    all.to("node-port on loopback", Source::Host, (loopback, node_port(FIRST)), there);
+    all.to("node-port on loopback", Source::Host, loopback, node_port(FIRST), there);
     for destination in OUTWARD {
         for (source, zones, nowhere, external) in [
             (Source::Outside, HERE, Silence, Silence),
@@ -150,8 +149,8 @@ fn ranges(all: &mut Cases<'_>) -> Result<()> {
         let (v4, nobody) = if source == Source::Pod { (BOTH, Refused) } else { (Silence, Silence) };
         all.add(source, vip, 109, nobody)?;
         for protocol in Protocol::ALL {
-            all.one((Family::V4, protocol), source, (vip, 107), v4)?;
-            all.one((Family::V6, protocol), source, (vip, 107), BOTH)?;
+            all.one(Family::V4, protocol, source, vip, 107, v4)?;
+            all.one(Family::V6, protocol, source, vip, 107, BOTH)?;
         }
     }
     Ok(())

@@ -25,7 +25,7 @@ pub(super) fn objects(all: &mut Objects) -> Result<()> {
             "spec": {"loadBalancerSourceRanges": ranges},
             "status": {"loadBalancer": {"ingress": ingress}},
         });
-        all.add((number, &format!("vips-{number}")), &more, &both)?;
+        all.add(number, &format!("vips-{number}"), &more, &both)?;
     }
     let own = Segment::First.host(address::node(1))?.both();
     let port = |(name, protocol, _): SlicePort<'_>| {
@@ -33,8 +33,8 @@ pub(super) fn objects(all: &mut Objects) -> Result<()> {
         json!({"name": name, "protocol": protocol.name(), "port": number, "nodePort": own})
     };
     let shadow = json!({"spec": {"externalIPs": own, "ports": PORTS.map(port)}});
-    all.add((134, "shadow"), &shadow, &[b2(&plain)?])?;
-    all.add((SHADOWED, "shadowed"), &plain, &[a2(&plain)?])
+    all.add(134, "shadow", &shadow, &[b2(&plain)?])?;
+    all.add(SHADOWED, "shadowed", &plain, &[a2(&plain)?])
 }
 
 /// `loadBalancerSourceRanges` that contain only the external client.

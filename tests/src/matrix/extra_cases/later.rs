@@ -44,11 +44,11 @@ fn parts_that_changed(all: &mut Cases<'_>, source: Source) -> Result<()> {
     let own = Segment::First.host(address::node(1))?;
     let (port, node_port) = OTHER;
     all.add(source, Destination::NodePort, of_node_port, Refused)?;
-    all.to("node-port that is new", source, (own, node_port), BOTH);
+    all.to("node-port that is new", source, own, node_port, BOTH);
     all.add(source, Destination::ClusterIp, of_node_port, BOTH)?;
 
     all.add(source, Destination::ClusterIp, of_port, Refused)?;
-    all.to("a port that is new", source, (address::cluster_ip(of_port)?, port), BOTH);
+    all.to("a port that is new", source, address::cluster_ip(of_port)?, port, BOTH);
     all.add(source, Destination::NodePort, of_port, BOTH)?;
 
     all.add(source, Destination::NodePort, of_type, Refused)?;

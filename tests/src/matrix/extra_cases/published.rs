@@ -35,7 +35,8 @@ pub(super) struct Objects(pub(super) Vec<Value>);
 impl Objects {
     pub(super) fn add(
         &mut self,
-        (number, name): (u8, &str),
+        number: u8,
+        name: &str,
         more: &Value,
         endpoints: &[(Addresses, Value)],
     ) -> Result<()> {
@@ -85,15 +86,15 @@ fn hints(all: &mut Objects) -> Result<()> {
         }})
     };
     let [(one, _), (none, _), (of_one_family, _)] = HEALTH_CHECKS;
-    all.add((100, "zones"), &plain, &[a2(&zone("zone-a"))?, b2(&zone("zone-b"))?])?;
-    all.add((101, "zones-incomplete"), &plain, &[a2(&zone("zone-a"))?, b2(&plain)?])?;
-    all.add((102, "zones-elsewhere"), &plain, &[a2(&zone("zone-c"))?, b2(&zone("zone-c"))?])?;
-    all.add((103, "nodes"), &plain, &[a2(&node("node-a"))?, b2(&node("node-b"))?])?;
-    all.add((104, "zones-local"), &local(one), &[a2(&zone("zone-b"))?, b2(&zone("zone-a"))?])?;
+    all.add(100, "zones", &plain, &[a2(&zone("zone-a"))?, b2(&zone("zone-b"))?])?;
+    all.add(101, "zones-incomplete", &plain, &[a2(&zone("zone-a"))?, b2(&plain)?])?;
+    all.add(102, "zones-elsewhere", &plain, &[a2(&zone("zone-c"))?, b2(&zone("zone-c"))?])?;
+    all.add(103, "nodes", &plain, &[a2(&node("node-a"))?, b2(&node("node-b"))?])?;
+    all.add(104, "zones-local", &local(one), &[a2(&zone("zone-b"))?, b2(&zone("zone-a"))?])?;
     let terminating = draining(&zone("zone-b"));
-    all.add((105, "zones-draining"), &plain, &[a2(&terminating)?, b2(&terminating)?])?;
+    all.add(105, "zones-draining", &plain, &[a2(&terminating)?, b2(&terminating)?])?;
     let nowhere = endpoint(address::pod(1, 2)?, "node-a", &json!({"nodeName": null}));
-    all.add((110, "no-node"), &local(none), &[nowhere])?;
+    all.add(110, "no-node", &local(none), &[nowhere])?;
     // The IPv4 endpoint is on this node, the IPv6 endpoint on the other.
     all.0.push(service("health", 136, &local(of_one_family))?);
     let [here, there] =
@@ -105,26 +106,26 @@ fn hints(all: &mut Objects) -> Result<()> {
 fn ranges(all: &mut Objects) -> Result<()> {
     let both = [a2(&json!({}))?, b2(&json!({}))?];
     let of = |ranges: &[&str]| json!({"spec": {"loadBalancerSourceRanges": ranges}});
-    all.add((106, "ranges"), &of(&[" 192.168.50.100/32", "fd00:50::100/128 "]), &both)?;
-    all.add((107, "ranges-v4"), &of(&[POD_RANGES[0]]), &both)?;
-    all.add((BOUND, "ranges-node"), &of(&["192.168.50.0/24", "fd00:50::/64"]), &both)?;
-    all.add((109, "ranges-nobody"), &of(&POD_RANGES), &[])
+    all.add(106, "ranges", &of(&[" 192.168.50.100/32", "fd00:50::100/128 "]), &both)?;
+    all.add(107, "ranges-v4", &of(&[POD_RANGES[0]]), &both)?;
+    all.add(BOUND, "ranges-node", &of(&["192.168.50.0/24", "fd00:50::/64"]), &both)?;
+    all.add(109, "ranges-nobody", &of(&POD_RANGES), &[])
 }
 
 fn policies(all: &mut Objects) -> Result<()> {
     let plain = json!({});
     let remote = [b2(&plain)?];
-    all.add((114, "policy"), &plain, &remote)?;
+    all.add(114, "policy", &plain, &remote)?;
     let internal = json!({"spec": {"internalTrafficPolicy": "Local"}});
-    all.add((127, "internal-local"), &internal, &remote)?;
+    all.add(127, "internal-local", &internal, &remote)?;
     let external = json!({"spec": {"externalTrafficPolicy": "Local"}});
-    all.add((128, "external-local"), &external, &remote)?;
+    all.add(128, "external-local", &external, &remote)?;
     let sticky = json!({"spec": {"sessionAffinity": "ClientIP"}});
-    all.add((STICKY, "sticky"), &sticky, &[a2(&plain)?, b2(&plain)?])?;
+    all.add(STICKY, "sticky", &sticky, &[a2(&plain)?, b2(&plain)?])?;
     let briefly = json!({"spec": {
         "sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 1}},
     }});
-    all.add((BRIEFLY_STICKY, "briefly-sticky"), &briefly, &[a2(&plain)?, b2(&plain)?])
+    all.add(BRIEFLY_STICKY, "briefly-sticky", &briefly, &[a2(&plain)?, b2(&plain)?])
 }
 
 fn kinds(all: &mut Objects) -> Result<()> {
@@ -132,23 +133,23 @@ fn kinds(all: &mut Objects) -> Result<()> {
     let both = [a2(&plain)?, b2(&plain)?];
     for (number, name) in [(111, "labelled"), (112, "named"), (113, "deleted"), (115, "withdrawn")]
     {
-        all.add((number, name), &plain, &both)?;
+        all.add(number, name, &plain, &both)?;
     }
     let label = json!({"metadata": {"labels": {PROXY_NAME: ""}}});
-    all.add((130, "labelled-empty"), &label, &both)?;
+    all.add(130, "labelled-empty", &label, &both)?;
     // Slices that the next step labels as those of a headless Service, and a Service with an address that has this
     // label from the start.
-    all.add((132, "relabelled"), &plain, &[])?;
+    all.add(132, "relabelled", &plain, &[])?;
     all.slices("relabelled-here", "relabelled", &PORTS, &[a2(&plain)?]);
     all.slices("relabelled-there", "relabelled", &PORTS, &[b2(&plain)?]);
     let label = json!({"metadata": {"labels": {HEADLESS: ""}}});
-    all.add((133, "labelled-headless"), &label, &both)?;
+    all.add(133, "labelled-headless", &label, &both)?;
     let single = json!({"spec": {
         "clusterIPs": [address::cluster_ip(119)?.v4], "ipFamilies": ["IPv4"],
         "ipFamilyPolicy": "SingleStack",
         "externalIPs": [addresses(Destination::ExternalIp, 119)?.v4],
     }});
-    all.add((119, "single"), &single, &both)?;
+    all.add(119, "single", &single, &both)?;
     let ports = |number: u16, node_port: Option<u16>| {
         PORTS.map(|(name, protocol, _)| {
             json!({
@@ -158,20 +159,20 @@ fn kinds(all: &mut Objects) -> Result<()> {
     };
     let none =
         json!({"spec": {"allocateLoadBalancerNodePorts": false, "ports": ports(PORT, None)}});
-    all.add((120, "no-node-ports"), &none, &both)?;
+    all.add(120, "no-node-ports", &none, &both)?;
     let external = json!({"status": null, "spec": {
         "type": "ClusterIP", "externalTrafficPolicy": "Local", "ports": ports(PORT, None),
     }});
-    all.add((121, "external-only"), &external, &both)?;
+    all.add(121, "external-only", &external, &both)?;
     let own = Segment::First.host(address::node(1))?.both();
     let of_node =
         json!({"spec": {"externalIPs": own, "ports": ports(8_443, Some(node_port(122)))}});
-    all.add((122, "on-the-node"), &of_node, &[b2(&plain)?])
+    all.add(122, "on-the-node", &of_node, &[b2(&plain)?])
 }
 
 fn strange_slices(all: &mut Objects) -> Result<()> {
     let plain = json!({});
-    all.add((118, "no-conditions"), &plain, &[a2(&json!({"conditions": null}))?])?;
+    all.add(118, "no-conditions", &plain, &[a2(&json!({"conditions": null}))?])?;
     // Slices with FQDNs provide no endpoints (contract 1.5).
     all.0.push(json!({
         "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "FQDN",
@@ -185,7 +186,7 @@ fn strange_slices(all: &mut Objects) -> Result<()> {
         "endpoints": [{"addresses": ["elsewhere.example"], "nodeName": "node-b"}],
     }));
     // Named ports: endpoints with different numbers, and names that no port has.
-    all.add((123, "names"), &plain, &[a2(&plain)?])?;
+    all.add(123, "names", &plain, &[a2(&plain)?])?;
     let other = PORTS.map(|(name, protocol, _)| (name, protocol, OTHER_TARGET));
     let b1 = endpoint(address::pod(2, 1)?, "node-b", &plain);
     all.slices("names-other", "names", &other, &[b1]);
@@ -193,18 +194,18 @@ fn strange_slices(all: &mut Objects) -> Result<()> {
     let unknown = [("x-tcp", tcp, number), ("x-udp", udp, number)];
     all.slices("names-unknown", "names", &unknown, &[b2(&plain)?]);
     // One port number with two transports, which have different endpoints.
-    all.add((124, "transports"), &plain, &[])?;
+    all.add(124, "transports", &plain, &[])?;
     let [tcp, udp]: [SlicePort<'_>; 2] = PORTS;
     debug_assert_eq!(tcp.1, Protocol::Tcp);
     all.slices("transports-tcp", "transports", &[tcp], &[a2(&plain)?]);
     all.slices("transports-udp", "transports", &[udp], &[b2(&plain)?]);
     // One endpoint in two slices: the one that is not terminating counts.
     let local = json!({"spec": {"externalTrafficPolicy": "Local"}});
-    all.add((125, "twice"), &local, &[a2(&draining(&plain))?])?;
+    all.add(125, "twice", &local, &[a2(&draining(&plain))?])?;
     all.slices("twice-again", "twice", &PORTS, &[a2(&plain)?, b2(&plain)?]);
     // A slice that the next step moves to another Service.
-    all.add((116, "moved-from"), &plain, &[])?;
-    all.add((117, "moved-to"), &plain, &[])?;
+    all.add(116, "moved-from", &plain, &[])?;
+    all.add(117, "moved-to", &plain, &[])?;
     all.slices("moves", "moved-from", &PORTS, &[a2(&plain)?]);
     Ok(())
 }

@@ -59,8 +59,7 @@ fn statement_6_status_of_a_client_is_dropped() {
     let mut service = named(&web_with(json!({"type": "LoadBalancer"})));
     service.status.load_balancer.ingress = vec![Ingress::default()];
     let cluster = Cluster::dual();
-    let kept =
-        create(service, (&cluster.ranges, &cluster.books), &mut |_| 0, false).unwrap().service;
+    let kept = create(service, &cluster.ranges, &cluster.books, &mut |_| 0, false).unwrap().service;
     assert_eq!(kept.status, Status::default());
 }
 

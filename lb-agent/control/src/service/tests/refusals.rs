@@ -198,7 +198,7 @@ fn statements_33_34_35_only_load_balancers() {
     drop(service.metadata.annotations.insert(key.into(), "10.0.0.0/8,y".into()));
     let cluster = Cluster::dual();
     let made =
-        create(service, (&cluster.ranges, &cluster.books), &mut |_| 0, false).map(|it| it.service);
+        create(service, &cluster.ranges, &cluster.books, &mut |_| 0, false).map(|it| it.service);
     assert!(refusal(made).contains("must be a valid CIDR value"));
 }
 
@@ -215,10 +215,10 @@ fn statement_37_names() {
     let mut service = named(&web());
     service.metadata.name = "9-a".into();
     let cluster = Cluster::dual();
-    assert!(create(service.clone(), (&cluster.ranges, &cluster.books), &mut |_| 0, false).is_ok());
+    assert!(create(service.clone(), &cluster.ranges, &cluster.books, &mut |_| 0, false).is_ok());
     service.metadata.name = "a.b".into();
     let made =
-        create(service, (&cluster.ranges, &cluster.books), &mut |_| 0, false).map(|it| it.service);
+        create(service, &cluster.ranges, &cluster.books, &mut |_| 0, false).map(|it| it.service);
     assert_eq!(refusal(made), "metadata.name: Invalid value: \"a.b\": must not contain dots");
 }
 
