@@ -47,7 +47,9 @@ impl Measured {
             Case::NotOurs => &[("parse", Case::Bare, 0), ("look_up", Case::NotOurs, 0)],
             Case::First => &[("translate", Case::First, 0)],
             Case::Established | Case::Remote => &[("translate", Case::Established, label.flows)],
-            Case::Reject | Case::Sent | Case::ShortCut | Case::Alone => &[("empty", label.case, 0)],
+            Case::Reject | Case::Redirected | Case::Bypass | Case::Alone => {
+                &[("empty", label.case, 0)]
+            }
         };
         let references = all.iter().map(|variant| variant.label.program);
         let is_it = |name: &str, base: &str| match name.strip_prefix(base) {

@@ -199,9 +199,9 @@ const UNTOUCHED: [(&str, Case); 6] = [
 /// The cases to compare with for packets that are measured one at a time: the fixed cost of such a measurement.
 const SINGLE: [(&str, Case); 4] = [
     ("empty", Case::Reject),
-    ("empty", Case::ShortCut),
+    ("empty", Case::Bypass),
     ("empty", Case::Alone),
-    ("empty_xdp", Case::Sent),
+    ("empty_xdp", Case::Redirected),
 ];
 
 fn label(program: &'static str, case: Case, flows: usize, kind: Kind) -> Label {

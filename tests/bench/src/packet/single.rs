@@ -62,13 +62,13 @@ impl Singles {
                 ),
                 (
                     Hook::ExternalXdp,
-                    Case::Sent,
+                    Case::Redirected,
                     let_out(kind)?,
                     Verdict::Redirected(Redirect::Forward),
                 ),
                 (
                     Hook::PodIngress,
-                    Case::ShortCut,
+                    Case::Bypass,
                     asks(kind, true)?,
                     Verdict::Redirected(Redirect::Forward),
                 ),
@@ -80,7 +80,7 @@ impl Singles {
                 ),
                 (
                     Hook::ExternalIngress,
-                    Case::ShortCut,
+                    Case::Bypass,
                     answers(kind, true)?,
                     Verdict::Redirected(Redirect::Reply),
                 ),

@@ -61,9 +61,9 @@ pub(super) enum Case {
     /// The frontend has no backend: the packet becomes its own rejection. Measured one packet at a time.
     Reject,
     /// XDP redirects the packet towards a remote backend. Measured one packet at a time.
-    Sent,
+    Redirected,
     /// tc redirects the packet past the stack (ADR 0021). Measured one packet at a time.
-    ShortCut,
+    Bypass,
     /// The case that a stack bypass is compared with: the same packet, left to the stack. Measured one packet at a
     /// time.
     Alone,
@@ -72,7 +72,7 @@ pub(super) enum Case {
 impl Case {
     /// Whether packets are measured one at a time, and compared with an empty program that is measured in the same way.
     pub(super) const fn is_alone(self) -> bool {
-        matches!(self, Self::Reject | Self::Sent | Self::ShortCut | Self::Alone)
+        matches!(self, Self::Reject | Self::Redirected | Self::Bypass | Self::Alone)
     }
 
     /// The name in results and tables.
@@ -84,8 +84,8 @@ impl Case {
             Self::Established => "established",
             Self::Remote => "established, remote backend",
             Self::Reject => "reject, one at a time",
-            Self::Sent => "sent out, one at a time",
-            Self::ShortCut => "short cut, one at a time",
+            Self::Redirected => "redirected, one at a time",
+            Self::Bypass => "bypass, one at a time",
             Self::Alone => "established, one at a time",
         }
     }
