@@ -16,12 +16,12 @@ mod show;
 #[cfg(feature = "standalone")]
 mod standalone;
 
-pub use explain::{Client, Explain, Transport};
+pub use explain::{ClientAddress, Explain, Transport};
 pub use log::{LastLines, lost, start_log};
 pub use run::{Instead, Start};
 pub use show::{
-    AffinityVerb, Ct, CtList, Diff, FlowFilter, Flush, Format, Lb, LbList, MapList, MapVerb,
-    Output, Repeat, Scope, ServiceShow, ServiceVerb, Services,
+    AffinityVerb, Ct, CtList, Diff, FlowFilter, Flush, Format, Lb, LbList, ListArguments, MapList,
+    MapVerb, Output, Repeat, Scope, ServiceShow, ServiceVerb,
 };
 #[cfg(feature = "standalone")]
 pub use standalone::{KubeconfigVerb, Serve, Whose};

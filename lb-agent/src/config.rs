@@ -36,7 +36,7 @@ pub use self::location::Location;
 pub use self::pattern::Pattern;
 pub use self::problem::{Error, Problem};
 use self::section::Section;
-pub use self::setting::{Origin, Setting};
+pub use self::setting::{Setting, SettingOrigin};
 
 /// The API of the first document.
 pub const KUBE_PROXY: (&str, &str) = ("kubeproxy.config.k8s.io/v1alpha1", "KubeProxyConfiguration");
@@ -167,7 +167,7 @@ impl Config {
         let mut problems = Vec::new();
         for document in documents {
             // A file may begin or end with a document marker, which makes an empty document.
-            if matches!(document.value, tree::Value::Null) {
+            if matches!(document.value, tree::YamlValue::Null) {
                 continue;
             }
             let location = document.location;

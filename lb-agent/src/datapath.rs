@@ -39,7 +39,7 @@ mod upgrade;
 mod watchdog;
 mod xdp;
 
-pub use crate::syscall::Hooked;
+pub use crate::syscall::AttachedProgram;
 pub use attached::{
     attached_hooks, attached_programs, attached_socket_programs, is_accelerated, is_attached,
 };
@@ -59,7 +59,7 @@ pub use programs::{connect_paths, connect_xdp_path, object};
 pub use role::{Direction, Role};
 pub use upgrade::is_of_another_build;
 use upgrade::{Previous, Replaced};
-pub use watchdog::Findings;
+pub use watchdog::Inspection;
 pub use xdp::OCCUPIED;
 
 /// Paths and sizes of the data path.
@@ -191,7 +191,7 @@ fn sizes(options: &Options) -> BTreeMap<&'static str, u32> {
     let mut sizes: BTreeMap<&'static str, u32> =
         SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
     for (name, entries) in &options.sizes {
-        sizes.extend(maps::Shape::sized_by(name).map(|shape| (shape.name, *entries)));
+        sizes.extend(maps::MapShape::sized_by(name).map(|shape| (shape.name, *entries)));
     }
     sizes
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use tracing::{info, warn};
 
 use self::answer::{Answerer, Endpoints};
-use self::listener::{Kind, Listener};
+use self::listener::{Listener, ListenerKind};
 use crate::health::Health;
 use crate::http_server::connections::Connections;
 use crate::plan::ServiceName;
@@ -37,17 +37,17 @@ impl Default for Where {
 
 /// The addresses of both families to listen on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Addresses {
+pub struct ListenAddresses {
     pub v4: Where,
     pub v6: Where,
 }
 
-impl Addresses {
-    fn sockets(&self, port: u16) -> BTreeMap<SocketAddr, Kind> {
+impl ListenAddresses {
+    fn sockets(&self, port: u16) -> BTreeMap<SocketAddr, ListenerKind> {
         // One dual-stack socket is enough, as in Go; without IPv6 in the kernel, `bind` takes an IPv4 one.
         if (&self.v4, &self.v6) == (&Where::Everywhere, &Where::Everywhere) {
             let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
-            return [(any, Kind::BothFamilies)].into();
+            return [(any, ListenerKind::BothFamilies)].into();
         }
         let of = |place: &Where, any: IpAddr| match place {
             Where::Everywhere => [any].into(),
@@ -55,13 +55,13 @@ impl Addresses {
         };
         let mut all = of(&self.v4, Ipv4Addr::UNSPECIFIED.into());
         all.extend(of(&self.v6, Ipv6Addr::UNSPECIFIED.into()));
-        all.into_iter().map(|ip| (SocketAddr::new(ip, port), Kind::OneFamily)).collect()
+        all.into_iter().map(|ip| (SocketAddr::new(ip, port), ListenerKind::OneFamily)).collect()
     }
 }
 
-/// A listener that could not be made.
+/// The failure to make a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Failure {
+pub struct ListenerFailure {
     /// The Service whose health check is not answered.
     pub service: ServiceName,
     pub address: SocketAddr,
@@ -71,15 +71,16 @@ pub struct Failure {
 /// All listeners. Use it inside a tokio runtime; dropping it closes them.
 #[derive(Debug)]
 pub struct HealthChecks {
-    services: BTreeMap<ServiceName, Service>,
-    addresses: Addresses,
+    services: BTreeMap<ServiceName, CheckedService>,
+    addresses: ListenAddresses,
     health: Health,
     connections: Arc<Connections>,
-    failures: Vec<Failure>,
+    failures: Vec<ListenerFailure>,
 }
 
+/// A Service with a health check, and its listeners.
 #[derive(Debug)]
-struct Service {
+struct CheckedService {
     port: u16,
     answerer: Arc<Answerer>,
     listeners: BTreeMap<SocketAddr, Listener>,
@@ -95,7 +96,7 @@ impl HealthChecks {
     fn with(health: Health, connections: Connections) -> Self {
         Self {
             services: BTreeMap::new(),
-            addresses: Addresses::default(),
+            addresses: ListenAddresses::default(),
             health,
             connections: Arc::new(connections),
             failures: Vec::new(),
@@ -126,7 +127,7 @@ impl HealthChecks {
             health: self.health.clone(),
         };
         answerer.endpoints.set(wanted.local_ready);
-        let new = Service {
+        let new = CheckedService {
             port: wanted.port,
             answerer: Arc::new(answerer),
             listeners: BTreeMap::new(),
@@ -137,7 +138,7 @@ impl HealthChecks {
     }
 
     /// Sets the addresses to listen on. Listeners on addresses that stay are left alone.
-    pub fn set_addresses(&mut self, addresses: Addresses) {
+    pub fn set_addresses(&mut self, addresses: ListenAddresses) {
         if self.addresses != addresses {
             self.addresses = addresses;
             let all: Vec<ServiceName> = self.services.keys().cloned().collect();
@@ -157,7 +158,7 @@ impl HealthChecks {
     }
 
     /// Returns the listeners that failed since the last call, each once until its reason changes.
-    pub fn failures(&mut self) -> Vec<Failure> {
+    pub fn failures(&mut self) -> Vec<ListenerFailure> {
         std::mem::take(&mut self.failures)
     }
 
@@ -189,7 +190,11 @@ impl HealthChecks {
                     if service.failing.insert(address, error.kind()) != Some(error.kind()) {
                         warn!(service = %name, %address, %error, "health check listener could not bind; retrying");
                         let reason = error.to_string();
-                        self.failures.push(Failure { service: name.clone(), address, reason });
+                        self.failures.push(ListenerFailure {
+                            service: name.clone(),
+                            address,
+                            reason,
+                        });
                     }
                 }
             }

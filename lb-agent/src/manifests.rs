@@ -18,8 +18,8 @@ use tokio::sync::mpsc::Sender;
 use tokio::time::sleep;
 
 use self::directory::Directory;
-use self::notify::{Changes, Notify};
-use crate::snapshot::{Event, Kind, ViewHealth};
+use self::notify::{ChangedFiles, Notify};
+use crate::snapshot::{Event, ObjectKind, ViewHealth};
 
 /// A directory to follow.
 #[derive(Debug)]
@@ -74,11 +74,11 @@ impl Manifests {
         view: &ViewHealth,
         events: &Sender<Event>,
     ) -> Result<Infallible, Gone> {
-        for kind in Kind::ALL {
+        for kind in ObjectKind::ALL {
             send(events, Event::ListBegan(kind)).await?;
         }
-        self = self.read(Changes::All, view, events).await?;
-        for kind in Kind::ALL {
+        self = self.read(ChangedFiles::All, view, events).await?;
+        for kind in ObjectKind::ALL {
             // Only a complete read may end the lists: an object that is missing at that point counts as deleted.
             view.synced(kind);
             send(events, Event::Synced(kind)).await?;
@@ -95,7 +95,7 @@ impl Manifests {
     /// Reads what changed, in a thread for blocking calls.
     async fn read(
         mut self,
-        changes: Changes,
+        changes: ChangedFiles,
         view: &ViewHealth,
         events: &Sender<Event>,
     ) -> Result<Self, Gone> {
@@ -117,10 +117,10 @@ impl Manifests {
     }
 
     /// Waits until the directory is back. Its last content stays in effect meanwhile.
-    async fn reopened(&mut self, error: &io::Error, view: &ViewHealth) -> Changes {
+    async fn reopened(&mut self, error: &io::Error, view: &ViewHealth) -> ChangedFiles {
         let mut reason = format!("manifests {}: {error}", self.directory.path().display());
         loop {
-            for kind in Kind::ALL {
+            for kind in ObjectKind::ALL {
                 view.stale(kind, &reason);
             }
             sleep(LOOK_AGAIN).await;
@@ -134,10 +134,10 @@ impl Manifests {
                 }
             }
         }
-        for kind in Kind::ALL {
+        for kind in ObjectKind::ALL {
             view.fresh(kind);
         }
-        Changes::All
+        ChangedFiles::All
     }
 }
 

@@ -24,4 +24,4 @@ pub use error::Error;
 pub use flows::{FlowMaps, Table};
 pub use handles::Maps;
 pub use kept::{Kept, kept};
-pub use shape::{SHAPES, Shape, describe};
+pub use shape::{MapShape, SHAPES, describe};

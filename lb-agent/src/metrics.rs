@@ -85,9 +85,9 @@ impl Numbers {
     }
 }
 
-/// The sources that `/metrics` reads.
+/// The sources that the metrics server reads.
 #[derive(Clone, Debug)]
-pub struct Sources {
+pub struct MetricSources {
     pub maps: Arc<Maps>,
     /// Numbers of the main loop.
     pub numbers: Arc<Numbers>,
@@ -109,7 +109,7 @@ pub struct Sources {
 const PATHS: [&str; 6] = ["/configz", "/flagz", "/healthz", "/metrics", "/proxyMode", "/statusz"];
 
 /// Returns the routes of the metrics server.
-pub fn router(sources: Sources) -> Router {
+pub fn router(sources: MetricSources) -> Router {
     let zpages = zpages::router(Arc::clone(&sources.flags), &PATHS);
     Router::new()
         .route("/metrics", any(metrics))
@@ -119,12 +119,12 @@ pub fn router(sources: Sources) -> Router {
         .merge(zpages)
 }
 
-async fn configz(State(sources): State<Sources>) -> Response {
+async fn configz(State(sources): State<MetricSources>) -> Response {
     let headers = [(header::CONTENT_TYPE, "application/json")];
     (headers, sources.configz.to_string()).into_response()
 }
 
-async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response {
+async fn metrics(State(sources): State<MetricSources>, headers: HeaderMap) -> Response {
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let is_open_metrics = text::is_open_metrics(accepts.unwrap_or_default());
     // Pages are made one at a time, however many clients request them, because each page reads whole maps.
@@ -146,7 +146,7 @@ async fn metrics(State(sources): State<Sources>, headers: HeaderMap) -> Response
     }
 }
 
-fn page(sources: &Sources) -> Result<String, String> {
+fn page(sources: &MetricSources) -> Result<String, String> {
     let kube_proxy = sources.kube_proxy.clone();
     let snapshot = collect::Snapshot::take(sources).map_err(|error| crate::chain(&error))?;
     let mut registry = Registry::default();

@@ -37,13 +37,13 @@ mod tests;
 
 pub use actual::Actual;
 use capacity::Capacity;
-pub use capacity::{Limits, Refusal, Usage};
+pub use capacity::{FullMap, Limits, Usage};
 pub use conflict::Conflict;
-use frontends::Frontends;
+use frontends::FrontendClaims;
 use names::Names;
 pub use op::Op;
-use port::{Outcome, Port};
-use ports::Ports;
+use port::{Placement, ProgrammedPort};
+use ports::ProgrammedPorts;
 use refused::Refused;
 pub(crate) use selection::lines_of;
 
@@ -71,9 +71,9 @@ impl Change {
 pub struct Reconciler {
     settings: Settings,
     names: Names,
-    ports: Ports,
+    ports: ProgrammedPorts,
     refused: Refused,
-    frontends: Frontends,
+    frontends: FrontendClaims,
     capacity: Capacity,
     /// `ClusterIP` frontends that are left to a listening process of this node.
     kept: BTreeSet<Frontend>,
@@ -161,7 +161,7 @@ impl Reconciler {
     }
 
     /// Returns the service ports that found no room, with the full map.
-    pub fn refused(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
+    pub fn refused(&self) -> impl Iterator<Item = (&PortKey, FullMap)> {
         self.refused.iter()
     }
 
@@ -226,7 +226,7 @@ impl Reconciler {
         let entries = self.frontends.written().len();
         let (ports, kept) = (&self.ports, &self.kept);
         // In kube-proxy the last write wins, in random order; here the oldest claimant does (contract 1.6).
-        let winner = |frontends: &Frontends, frontend: Frontend| {
+        let winner = |frontends: &FrontendClaims, frontend: Frontend| {
             let claimants =
                 frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(id)?)));
             let winner = claimants.min_by_key(|(_, port)| port.seniority());

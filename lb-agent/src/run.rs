@@ -20,7 +20,7 @@ use crate::kube_events::Events;
 use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::node;
-use crate::node::host::Frontends;
+use crate::node::host::FrontendNetworks;
 use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
 use crate::state_file::loopback_file;
@@ -172,7 +172,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
 
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything
 /// else is served.
-async fn prepare_host_stack(config: &Config) -> watch::Sender<Frontends> {
+async fn prepare_host_stack(config: &Config) -> watch::Sender<FrontendNetworks> {
     let record = loopback_file(&config.bpf_dir.value);
     let serves_loopback = config.localhost_node_ports.value;
     // The programs send packets of this host's processes to that interface.
@@ -180,7 +180,7 @@ async fn prepare_host_stack(config: &Config) -> watch::Sender<Frontends> {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
     }
-    let (sender, receiver) = watch::channel(Frontends::default());
+    let (sender, receiver) = watch::channel(FrontendNetworks::default());
     drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback)));
     sender
 }

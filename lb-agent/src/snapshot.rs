@@ -21,7 +21,7 @@ use ipnet::IpNet;
 pub use self::address::{address, prefix};
 pub(crate) use self::finding::quoted;
 pub use self::finding::{Finding, Findings, ObjectName};
-pub use self::names::Names;
+pub use self::names::NamePool;
 pub use self::node::{NodeContext, NodeSpec};
 pub use self::object::{HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL};
 pub use self::service::{ClusterIps, PortSpec, ServiceKind, ServiceSpec};
@@ -53,16 +53,16 @@ pub enum Event {
     /// The prefixes of all `ServiceCIDR` objects.
     ServiceCidrs(Vec<IpNet>),
     /// A complete list begins: objects that are not applied before its [`Event::Synced`] are gone.
-    ListBegan(Kind),
+    ListBegan(ObjectKind),
     /// A complete list has ended.
-    Synced(Kind),
+    Synced(ObjectKind),
     /// A list has ended that had objects without a readable name. Objects that it lacks are therefore not deleted.
-    SyncedInPart(Kind),
+    SyncedInPart(ObjectKind),
 }
 
 /// The kinds of objects that are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum ObjectKind {
     /// `v1/Service`.
     Service,
     /// `discovery.k8s.io/v1/EndpointSlice`.
@@ -73,7 +73,7 @@ pub enum Kind {
     ServiceCidr,
 }
 
-impl Kind {
+impl ObjectKind {
     pub const ALL: [Self; 4] = [Self::Service, Self::Slice, Self::Node, Self::ServiceCidr];
 
     /// Returns the kind, as manifests write it.

@@ -18,7 +18,7 @@ mod affinity;
 mod end;
 mod moved;
 
-use moved::Own;
+use moved::OwnAddresses;
 
 /// Most entries that a sweep checks for expiry; the others wait for the next sweep.
 const MOST: usize = 65_536;
@@ -57,7 +57,7 @@ pub struct Report {
 
 /// Runs one sweep. `now` is the time of `CLOCK_MONOTONIC`, as the data path stamps flows.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
-    let own = Own::read(maps, context.stranded.clone())?;
+    let own = OwnAddresses::read(maps, context.stranded.clone())?;
     let mut report = Report { began: context.began, ..Report::default() };
     let (mut v4, mut v6) = (0, 0);
     let (mut suspects, mut lost) = (Vec::new(), Vec::new());
@@ -98,7 +98,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
 /// Records the draining frontend of an entry, or that its masquerade source is gone.
 fn see(
     context: &Context,
-    own: &Own,
+    own: &OwnAddresses,
     key: &FlowKey,
     flow: &Flow,
     lost: &mut Vec<FlowKey>,

@@ -23,7 +23,7 @@ pub(crate) use entries::{
     Position, delete_batch, lookup, lookup_batch, take, update, update_batch,
 };
 pub(crate) use grace::wait_for_programs;
-pub use hooked::Hooked;
+pub use hooked::AttachedProgram;
 pub(crate) use hooked::{attached_to_cgroup, attached_to_device, effective_in_cgroup};
 pub(crate) use links::{
     LinkInfo, Order, detach_link, link_cgroup, link_info, link_tcx, link_xdp, load_idle, map_id,

@@ -50,7 +50,7 @@ pub enum Error {
 
 /// The traces of kube-proxy on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct Traces {
     pub rules: Rules,
     /// Connections to frontends that netfilter translates.
     pub connections: Vec<Connection>,
@@ -60,9 +60,9 @@ pub struct Found {
     pub left_out: usize,
 }
 
-impl Found {
+impl Traces {
     /// Searches rules and connections. Only connections to `frontends` count, or all if it is `None`.
-    pub fn look(frontends: Option<&Frontends<'_>>) -> Result<Self, Error> {
+    pub fn look(frontends: Option<&MapFrontends<'_>>) -> Result<Self, Error> {
         let is_meant =
             |connection: &Connection| frontends.is_none_or(|frontends| frontends.has(connection));
         let translated = connections(Which::Translated, is_meant)?.into_iter();
@@ -89,7 +89,7 @@ impl Found {
     }
 }
 
-impl fmt::Display for Found {
+impl fmt::Display for Traces {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.connections.len();
         write!(
@@ -103,7 +103,7 @@ impl fmt::Display for Found {
 /// Deletes the conntrack entries that would keep kube-proxy's rules from packets that programs over these maps
 /// translated.
 pub fn clear_conntrack(maps: &Maps) -> Result<(), Error> {
-    Frontends::of(maps)?.forget_untranslated(&BTreeSet::new())?;
+    MapFrontends::of(maps)?.forget_untranslated(&BTreeSet::new())?;
     forget_ended(maps)
 }
 
@@ -135,16 +135,16 @@ fn forget(connections: &[Connection]) -> Result<(), Error> {
     })
 }
 
-/// The facts that decide whether a connection is to a Service.
+/// The frontends in the maps, and the addresses of this node: they decide whether a connection is to a Service.
 #[derive(Debug)]
-pub struct Frontends<'a> {
+pub struct MapFrontends<'a> {
     maps: &'a Maps,
     settings: Settings,
     own: BTreeSet<Ip>,
 }
 
-impl<'a> Frontends<'a> {
-    /// Reads the facts from the maps.
+impl<'a> MapFrontends<'a> {
+    /// Reads settings and addresses from the maps.
     pub fn of(maps: &'a Maps) -> Result<Self, Error> {
         let own = maps.addresses()?.into_iter();
         let own = own.filter(|(_, bits)| bits & address::NODE != 0).map(|(ip, _)| ip).collect();

@@ -22,18 +22,18 @@ use jiff::Timestamp;
 pub use self::changes::{Changes, Counts, Effect};
 use self::index::Index;
 pub use self::no_local::NoLocal;
-use self::node::Node;
+use self::node::TrackedNode;
 use self::triggers::Triggers;
 use crate::plan::{Family, ServiceName};
-use crate::snapshot::{Event, Finding, Kind, NodeContext, NodeSpec};
+use crate::snapshot::{Event, Finding, NodeContext, NodeSpec, ObjectKind};
 
 /// The objects of a source, and what has been returned of them.
 #[derive(Debug)]
 pub struct Tracker {
     index: Index,
-    node: Node,
+    node: TrackedNode,
     service_cidrs: Vec<IpNet>,
-    synced: BTreeSet<Kind>,
+    synced: BTreeSet<ObjectKind>,
     dirty: BTreeSet<ServiceName>,
     dirty_since: Option<Instant>,
     findings: BTreeMap<ServiceName, Vec<Finding>>,
@@ -48,7 +48,7 @@ impl Tracker {
     pub fn new(node: NodeContext) -> Self {
         Self {
             index: Index::default(),
-            node: Node::new(node),
+            node: TrackedNode::new(node),
             service_cidrs: Vec::new(),
             synced: BTreeSet::new(),
             dirty: BTreeSet::new(),
@@ -111,7 +111,9 @@ impl Tracker {
 
     /// Reports whether Services, slices and Nodes have been listed completely for the first time.
     pub fn is_synced(&self) -> bool {
-        [Kind::Service, Kind::Slice, Kind::Node].iter().all(|kind| self.synced.contains(kind))
+        [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node]
+            .iter()
+            .all(|kind| self.synced.contains(kind))
     }
 
     /// Returns the time since which a change waits. Before the initial sync none counts as waiting (contract 6.2): the
@@ -194,34 +196,34 @@ impl Tracker {
         }
     }
 
-    const fn begin(&mut self, kind: Kind) {
+    const fn begin(&mut self, kind: ObjectKind) {
         match kind {
-            Kind::Service => self.index.begin_services(),
-            Kind::Slice => self.index.begin_slices(),
-            Kind::Node => self.node.listed = false,
-            Kind::ServiceCidr => {}
+            ObjectKind::Service => self.index.begin_services(),
+            ObjectKind::Slice => self.index.begin_slices(),
+            ObjectKind::Node => self.node.listed = false,
+            ObjectKind::ServiceCidr => {}
         }
     }
 
-    fn end(&mut self, kind: Kind) -> Effect {
+    fn end(&mut self, kind: ObjectKind) -> Effect {
         let effect = match kind {
-            Kind::Service => {
+            ObjectKind::Service => {
                 let changes = self.index.end_services();
                 self.record(changes)
             }
-            Kind::Slice => {
+            ObjectKind::Slice => {
                 let changes = self.index.end_slices();
                 self.record(changes)
             }
             // A complete list without this node means that its object is gone.
-            Kind::Node if !self.node.listed => self.set_node(None),
-            Kind::Node | Kind::ServiceCidr => Effect::Nothing,
+            ObjectKind::Node if !self.node.listed => self.set_node(None),
+            ObjectKind::Node | ObjectKind::ServiceCidr => Effect::Nothing,
         };
         self.complete(kind, effect)
     }
 
     /// Records that a list of this kind was read to its end.
-    fn complete(&mut self, kind: Kind, effect: Effect) -> Effect {
+    fn complete(&mut self, kind: ObjectKind, effect: Effect) -> Effect {
         let first = self.synced.insert(kind);
         self.record_waiting();
         if first && self.is_synced() { Effect::Services } else { effect }

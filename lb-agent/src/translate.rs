@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 
 use self::endpoints::{Candidates, Uses};
-use self::frontends::{Frontends, reachable_from_outside};
+use self::frontends::{ServiceAddresses, reachable_from_outside};
 use crate::plan::{Family, PortKey, PortPlan};
 use crate::snapshot::{
     Finding, Findings, NodeContext, PortSpec, ServiceKind, ServiceSpec, SliceSpec,
@@ -70,7 +70,7 @@ pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) ->
     let served = Family::ALL.into_iter().filter(|family| spec.cluster.get(*family).is_some());
     let mut ports = Vec::with_capacity(2 * spec.ports.len());
     for family in served.clone() {
-        let frontends = Frontends::of(spec, family, node, &mut findings);
+        let frontends = ServiceAddresses::of(spec, family, node, &mut findings);
         ports.extend(spec.ports.iter().map(|port| plan(spec, port, &frontends, &slices, node)));
     }
     ports.sort_unstable_by(|a, b| a.key.cmp(&b.key));
@@ -89,7 +89,7 @@ pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) ->
 fn plan(
     spec: &ServiceSpec,
     port: &PortSpec,
-    frontends: &Frontends,
+    frontends: &ServiceAddresses,
     slices: &[&SliceSpec],
     node: &NodeContext,
 ) -> PortPlan {

@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result};
 use clap::CommandFactory as _;
 use clap_complete::Shell;
 use lb_agent::cli::{
-    Cleanup, Cli, Ct, CtList, Diff, Explain, Format, Repeat, Scope, Services, Start, TakeoverVerb,
-    Transport, start_log,
+    Cleanup, Cli, Ct, CtList, Diff, Explain, Format, ListArguments, Repeat, Scope, Start,
+    TakeoverVerb, Transport, start_log,
 };
 use lb_agent::config::{self, Config};
-use lb_agent::show::explain::Question;
+use lb_agent::show::explain::ClientPacket;
 use lb_agent::state_file::{loopback_file, state_file, sync_file};
 use lb_agent::{datapath, node, run, show, takeover};
 
@@ -36,18 +36,18 @@ pub(crate) fn print_or_watch(
 }
 
 /// A function that renders one list from the pins.
-type List = fn(&Path, &Scope, Format) -> Result<String, show::Error>;
+type ListFunction = fn(&Path, &Scope, Format) -> Result<String, show::Error>;
 
 /// Prints a list, once or with `--watch` after each change.
-pub(crate) fn listed(options: &Services, list: List) -> Result<ExitCode> {
-    let Services { pins, scope, format, repeat } = options;
+pub(crate) fn listed(options: &ListArguments, list: ListFunction) -> Result<ExitCode> {
+    let ListArguments { pins, scope, format, repeat } = options;
     print_or_watch(*repeat, || Ok(list(&pins.bpf_dir, scope, *format)?))
 }
 
 /// Lists or deletes flows.
 pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
     match verb {
-        Ct::List(CtList { filter, services: Services { pins, scope, format, repeat } }) => {
+        Ct::List(CtList { filter, services: ListArguments { pins, scope, format, repeat } }) => {
             let list =
                 |to: &mut dyn Write| show::flows::list(&pins.bpf_dir, &scope, &filter, format, to);
             if repeat.watch {
@@ -80,7 +80,7 @@ pub(crate) fn explain(options: &Explain) -> Result<ExitCode> {
         Transport::Sctp => Protocol::SCTP,
     };
     let (from, device) = (options.client.0, options.device.clone());
-    let question = Question { from, to: options.to, protocol, device };
+    let question = ClientPacket { from, to: options.to, protocol, device };
     let explanation = show::explain::explain(&options.pins.bpf_dir, &question)?;
     print(&explanation.print(options.format.output)?)?;
     Ok(if explanation.arrives() { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })

@@ -29,7 +29,7 @@ use kube::Client;
 use tokio::sync::mpsc::Sender;
 
 use self::follow::{Common, Follow};
-use self::objects::{Cidrs, Nodes, Services, Slices};
+use self::objects::{Cidrs, Nodes, ServiceObjects, Slices};
 use self::pace::Pace;
 use crate::snapshot::{Event, HEADLESS_LABEL, PROXY_NAME_LABEL, ViewHealth};
 
@@ -67,7 +67,8 @@ impl Watch {
         let name = format!("metadata.name={}", self.node);
         let common = Common { client, view, events, list: self.list, pace };
         let ((), (), (), ()) = tokio::join!(
-            Follow::new(Services, Some(service_labels), Some(not_headless), common.clone()).run(),
+            Follow::new(ServiceObjects, Some(service_labels), Some(not_headless), common.clone())
+                .run(),
             Follow::new(Slices::default(), Some(slice_labels), None, common.clone()).run(),
             Follow::new(Nodes, None, Some(name), common.clone()).run(),
             Follow::new(Cidrs::default(), None, None, common).run(),

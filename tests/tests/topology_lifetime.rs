@@ -11,7 +11,7 @@ use aya::maps::{MapInfo, loaded_maps};
 use aya::programs::{ProgramInfo, loaded_links, loaded_programs};
 use lb_agent::datapath::{Direction, LAYOUT, attached_programs};
 use lb_agent::maps::SHAPES;
-use lb_agent::syscall::Hooked;
+use lb_agent::syscall::AttachedProgram;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix};
 use lb_tests::topology::{Family, Node, Shape, Topology};
@@ -84,7 +84,7 @@ fn programs(directory: &Path) -> Result<BTreeSet<u32>> {
 }
 
 /// The programs that are attached to interfaces of a node.
-fn attached(node: &Node) -> Result<Vec<Hooked>> {
+fn attached(node: &Node) -> Result<Vec<AttachedProgram>> {
     node.netns().run_in(|| {
         let mut found = Vec::new();
         for device in &if_nameindex()? {

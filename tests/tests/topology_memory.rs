@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
-use lb_agent::maps::{Maps, SHAPES, Shape, Table};
+use lb_agent::maps::{MapShape, Maps, SHAPES, Table};
 use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use lb_tests::agent::Agent;
@@ -123,7 +123,7 @@ fn fit(bytes: u64) -> Result<()> {
 
 /// The memory charged with full flow tables is at least what the tables need, and leaves a part of the limit.
 fn is_as_computed(limit: &MemoryLimit, bytes: u64, [room4, room6]: [u32; 2]) -> Result<()> {
-    let size = |shape: &Shape| match shape.name {
+    let size = |shape: &MapShape| match shape.name {
         "FLOWS4" => shape.bytes(room4),
         "FLOWS6" => shape.bytes(room6),
         _ => 0,

@@ -16,7 +16,7 @@ pub struct Explain {
     /// The client: ADDRESS, ADDRESS:PORT or [ADDRESS]:PORT. The port, 40000 if none is given, affects the choice of the
     /// backend.
     #[arg(value_name = "CLIENT")]
-    pub client: Client,
+    pub client: ClientAddress,
     /// Address and port that the client connects to: of a ClusterIP, a node port, an external IP or a load balancer.
     #[arg(value_name = "ADDRESS:PORT")]
     pub to: SocketAddr,
@@ -35,9 +35,9 @@ pub struct Explain {
 
 /// Address and port of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Client(pub SocketAddr);
+pub struct ClientAddress(pub SocketAddr);
 
-impl FromStr for Client {
+impl FromStr for ClientAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -73,12 +73,12 @@ mod tests {
             ("[fd00::5]:7", "[fd00::5]:7"),
         ] {
             assert_eq!(
-                text.parse::<Client>().map(|client| client.0.to_string()),
+                text.parse::<ClientAddress>().map(|client| client.0.to_string()),
                 Ok(expected.into())
             );
         }
         for text in ["", "pod-a1", "10.1.0.5:", "10.1.0.5:70000", "fd00::5:7:"] {
-            assert!(text.parse::<Client>().is_err(), "{text}");
+            assert!(text.parse::<ClientAddress>().is_err(), "{text}");
         }
     }
 }

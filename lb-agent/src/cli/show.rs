@@ -12,7 +12,7 @@ use crate::config::flags::Run;
 #[derive(Debug, Subcommand)]
 pub enum ServiceVerb {
     /// List service ports by name.
-    List(Services),
+    List(ListArguments),
     /// Show one Service, or one of its ports, in detail.
     Show(ServiceShow),
 }
@@ -40,7 +40,7 @@ pub enum Ct {
 #[derive(Debug, Subcommand)]
 pub enum AffinityVerb {
     /// List clients and their backends.
-    List(Services),
+    List(ListArguments),
 }
 
 /// `lb-agent map ...`
@@ -50,9 +50,9 @@ pub enum MapVerb {
     List(MapList),
 }
 
-/// Options of a list of objects that belong to services.
+/// Arguments of a list of objects that belong to services.
 #[derive(Clone, Debug, Args)]
-pub struct Services {
+pub struct ListArguments {
     #[command(flatten)]
     pub pins: Pins,
     #[command(flatten)]
@@ -72,7 +72,7 @@ pub struct LbList {
     pub ipvs: bool,
     /// Selection of services, and format.
     #[command(flatten)]
-    pub services: Services,
+    pub services: ListArguments,
 }
 
 /// `lb-agent service show`
@@ -111,7 +111,7 @@ pub struct CtList {
     pub filter: FlowFilter,
     /// Selection of services, and format.
     #[command(flatten)]
-    pub services: Services,
+    pub services: ListArguments,
 }
 
 /// A selection of flows: those that match every given option.

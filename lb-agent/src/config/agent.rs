@@ -1,11 +1,11 @@
 //! Reads `AgentConfiguration` v1alpha1: the settings that kube-proxy does not have.
 
 use super::kube_proxy::some;
-use super::section::{Found, Section};
+use super::section::{FileValue, Section};
 use super::{
-    Acceleration, Config, Echo, Masquerade, Origin, Pattern, Setting, ShortCuts, SocketLb,
+    Acceleration, Config, Echo, Masquerade, Pattern, Setting, SettingOrigin, ShortCuts, SocketLb,
 };
-use crate::maps::Shape;
+use crate::maps::MapShape;
 
 pub(super) const MASQUERADE: [(&str, Masquerade); 2] =
     [("edge", Masquerade::Edge), ("kube-proxy", Masquerade::KubeProxy)];
@@ -33,9 +33,10 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     for (key, found) in section.numbers("mapSizes") {
         // Map names are upper case; the file may have them in either case.
         let name = key.to_uppercase();
-        match Shape::ensure_sizable(&name) {
+        match MapShape::ensure_sizable(&name) {
             Ok(()) => {
-                let setting = Setting { value: found.value, origin: Origin::File(found.location) };
+                let setting =
+                    Setting { value: found.value, origin: SettingOrigin::File(found.location) };
                 config.map_sizes.insert(name, setting);
             }
             Err(why) => section.wrong(found.location, &format!("mapSizes.{key}"), why),
@@ -52,7 +53,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     });
 }
 
-fn patterns(section: &mut Section, key: &str) -> Option<Found<Vec<Pattern>>> {
+fn patterns(section: &mut Section, key: &str) -> Option<FileValue<Vec<Pattern>>> {
     let list = section.texts(key)?;
     let location = list.first()?.location;
     let mut patterns = Vec::new();
@@ -63,5 +64,5 @@ fn patterns(section: &mut Section, key: &str) -> Option<Found<Vec<Pattern>>> {
             Err(why) => section.wrong(found.location, &format!("{key}[{at}]"), why.to_owned()),
         }
     }
-    Some(Found { value: patterns, location })
+    Some(FileValue { value: patterns, location })
 }

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::{Config, DetectLocalMode, Error, Masquerade, Origin, Setting, ShortCuts};
+use super::{Config, DetectLocalMode, Error, Masquerade, Setting, SettingOrigin, ShortCuts};
 
 impl Config {
     /// Applies the defaults. Errors: a detector without the name that it needs, or an unusable host name.
@@ -66,7 +66,7 @@ impl Config {
     /// Adapts the default listeners to the family of the file's `bindAddress`, as kube-proxy does for files only
     /// (contract 8.1).
     fn adapt_listeners(&mut self) {
-        let is_of_file = matches!(self.bind_address.origin, Origin::File(_));
+        let is_of_file = matches!(self.bind_address.origin, SettingOrigin::File(_));
         if !is_of_file || self.bind_address.value.is_ipv4() {
             return;
         }

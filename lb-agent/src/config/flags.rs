@@ -6,8 +6,8 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 use super::kube_proxy::{MODES, accepted, node_port_address};
-use super::{Config, DetectLocalMode, Origin, Setting, values};
-use crate::maps::Shape;
+use super::{Config, DetectLocalMode, Setting, SettingOrigin, values};
+use crate::maps::MapShape;
 use crate::snapshot::address;
 
 mod ignored;
@@ -131,11 +131,11 @@ fn ours(config: &mut Config, run: &Run) {
     config.cgroup.flag("cgroup", run.cgroup.clone().map(Some));
     config.bpf_dir.flag("bpf-dir", run.bpf_dir.clone());
     // A flag replaces the file's sizes of all maps that it covers: `FLOWS` also replaces `FLOWS4` and `FLOWS6`.
-    for shape in run.map_size.iter().flat_map(|(name, _)| Shape::sized_by(name)) {
+    for shape in run.map_size.iter().flat_map(|(name, _)| MapShape::sized_by(name)) {
         config.map_sizes.remove(shape.name);
     }
     for (name, entries) in &run.map_size {
-        let setting = Setting { value: *entries, origin: Origin::Flag("map-size") };
+        let setting = Setting { value: *entries, origin: SettingOrigin::Flag("map-size") };
         config.map_sizes.insert(name.clone(), setting);
     }
 }
@@ -151,13 +151,14 @@ fn detect_local_mode(proxy: &ProxyFlags) -> Result<Option<DetectLocalMode>, Stri
 }
 
 /// Returns "no listener" for port 0. As in kube-proxy, any other port only completes an address without one.
-fn none_at_zero(port: Option<u16>) -> Listener {
+fn none_at_zero(port: Option<u16>) -> ListenerFlag {
     port.filter(|port| *port == 0).map(|_| None)
 }
 
-type Listener = Option<Option<std::net::SocketAddr>>;
+/// The address of a listener from flags: `None` without a flag, `Some(None)` for no listener.
+type ListenerFlag = Option<Option<std::net::SocketAddr>>;
 
-fn listener(flag: &str, text: Option<&String>, port: u16) -> Result<Listener, String> {
+fn listener(flag: &str, text: Option<&String>, port: u16) -> Result<ListenerFlag, String> {
     match text {
         None => Ok(None),
         // As in kube-proxy, an empty address turns the listener off.

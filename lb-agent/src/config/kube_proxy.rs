@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-use super::section::{Found, Section};
+use super::section::{FileValue, Section};
 use super::{Config, DetectLocalMode, LogFormat, NodePortAddresses, values};
 use crate::snapshot::{address, prefix};
 
@@ -38,7 +38,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.mode.file(
         section
             .word("mode", &modes)
-            .map(|found| Found { value: found.value.to_owned(), location: found.location }),
+            .map(|found| FileValue { value: found.value.to_owned(), location: found.location }),
     );
     config.cluster_cidr.file(section.cidr_pair("clusterCIDR"));
     config.detect_local.file(section.word("detectLocalMode", &MODES));
@@ -61,7 +61,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
         // Zero counts as absent, and any verbosity above 255 means everything.
         let verbosity = section.integer("verbosity", 0, i64::from(u32::MAX));
         let verbosity = verbosity.filter(|found| found.value > 0);
-        config.verbosity.file(verbosity.map(|found| Found {
+        config.verbosity.file(verbosity.map(|found| FileValue {
             value: u8::try_from(found.value).unwrap_or(u8::MAX),
             location: found.location,
         }));
@@ -139,7 +139,7 @@ fn node_port_addresses(config: &mut Config, section: &mut Section) {
             Err(message) => section.wrong(found.location, &format!("{KEY}[{at}]"), message),
         }
     }
-    config.node_port_addresses.file(Some(Found { value: accepted(&wanted), location: first }));
+    config.node_port_addresses.file(Some(FileValue { value: accepted(&wanted), location: first }));
 }
 
 /// The prefixes that the word `localhost` stands for.
@@ -191,6 +191,6 @@ pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
     addresses
 }
 
-pub(super) fn some<T>(found: Found<T>) -> Found<Option<T>> {
-    Found { value: Some(found.value), location: found.location }
+pub(super) fn some<T>(found: FileValue<T>) -> FileValue<Option<T>> {
+    FileValue { value: Some(found.value), location: found.location }
 }

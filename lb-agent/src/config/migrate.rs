@@ -4,8 +4,8 @@
 //! the unset settings of `AgentConfiguration` follow as comments.
 
 use super::problem::{Problem, joined};
-use super::tree::{self, Node, Value};
-use super::{AGENT, Config, KUBE_PROXY, Origin, Setting};
+use super::tree::{self, YamlNode, YamlValue};
+use super::{AGENT, Config, KUBE_PROXY, Setting, SettingOrigin};
 
 /// Key of the configuration file in kube-proxy's `ConfigMap`, as kubeadm writes it.
 const KEY: &str = "config.conf";
@@ -52,7 +52,7 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
         None => (file.to_owned(), text.to_owned()),
         Some(map) => {
             let inner = entry(map, "data").and_then(|data| entry(data, KEY));
-            let Some(Value::Text(inner)) = inner.map(|inner| &inner.value) else {
+            let Some(YamlValue::Text(inner)) = inner.map(|inner| &inner.value) else {
                 return Err(Error::NoKey { file: file.to_owned() });
             };
             (format!("{file}, {KEY}"), inner.clone())
@@ -83,7 +83,7 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
 }
 
 fn document(config: &Config, api: (&str, &str)) -> Result<String, Error> {
-    let document = config.document(api, |entry| entry.origin != Origin::Default);
+    let document = config.document(api, |entry| entry.origin != SettingOrigin::Default);
     let text = serde_saphyr::to_string(&document)?;
     Ok(text.trim_end().to_owned() + "\n")
 }
@@ -91,7 +91,7 @@ fn document(config: &Config, api: (&str, &str)) -> Result<String, Error> {
 /// Returns the unset settings of `AgentConfiguration` as comments, with their defaults or an example.
 fn unset(config: &Config) -> String {
     let entries = config.entries().into_iter();
-    let ours = entries.filter(|entry| entry.is_ours && entry.origin == Origin::Default);
+    let ours = entries.filter(|entry| entry.is_ours && entry.origin == SettingOrigin::Default);
     let lines = ours.map(|entry| match &*entry.field {
         "cgroup" => {
             format!("# cgroup: {HOST_CGROUP}  # in a pod, as deploy/daemonset.yaml mounts it\n")
@@ -104,13 +104,14 @@ fn unset(config: &Config) -> String {
     format!("# Not set; each line shows a default or an example:\n{lines}{sizes}")
 }
 
-fn entry<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
-    let Value::Map(entries) = &node.value else { return None };
+fn entry<'a>(node: &'a YamlNode, key: &str) -> Option<&'a YamlNode> {
+    let YamlValue::Map(entries) = &node.value else { return None };
     entries.iter().find(|(name, _)| name == key).map(|(_, node)| node)
 }
 
-fn is_text(node: &Node, key: &str, expected: &str) -> bool {
-    matches!(entry(node, key).map(|node| &node.value), Some(Value::Text(text)) if text == expected)
+fn is_text(node: &YamlNode, key: &str, expected: &str) -> bool {
+    let value = entry(node, key).map(|node| &node.value);
+    matches!(value, Some(YamlValue::Text(text)) if text == expected)
 }
 
 #[cfg(test)]
@@ -178,7 +179,7 @@ mod tests {
         let all_are_set = before
             .entries()
             .iter()
-            .all(|entry| !entry.is_ours || { entry.origin != Origin::Default });
+            .all(|entry| !entry.is_ours || { entry.origin != SettingOrigin::Default });
         assert!(all_are_set, "a setting of the agent is missing in OURS");
         for migrated in [migrate("c.yaml", &text), migrate("cm.yaml", &config_map(&text))] {
             let documents = migrated.unwrap().documents;

@@ -8,12 +8,12 @@ use ipnet::IpNet;
 
 use super::location::Location;
 use super::problem::Problem;
-use super::tree::{Node, Value};
+use super::tree::{YamlNode, YamlValue};
 use super::values;
 
 /// A value from a file, and its location there.
 #[derive(Clone, Debug)]
-pub(super) struct Found<T> {
+pub(super) struct FileValue<T> {
     pub(super) value: T,
     pub(super) location: Location,
 }
@@ -31,26 +31,26 @@ pub(super) struct Diagnostics {
 #[derive(Debug)]
 pub(super) struct Section {
     path: String,
-    entries: BTreeMap<String, Node>,
+    entries: BTreeMap<String, YamlNode>,
     pub(super) diagnostics: Diagnostics,
 }
 
 impl Section {
     /// Takes the top level of a document. A document that is not a mapping has no keys.
-    pub(super) fn of(document: &Node) -> Self {
+    pub(super) fn of(document: &YamlNode) -> Self {
         let mut section = Self {
             path: String::new(),
             entries: BTreeMap::new(),
             diagnostics: Diagnostics::default(),
         };
         match &document.value {
-            Value::Map(entries) => section.entries = entries.iter().cloned().collect(),
-            Value::Null => {}
-            Value::Bool(_)
-            | Value::Integer(_)
-            | Value::Float(_)
-            | Value::Text(_)
-            | Value::List(_) => {
+            YamlValue::Map(entries) => section.entries = entries.iter().cloned().collect(),
+            YamlValue::Null => {}
+            YamlValue::Bool(_)
+            | YamlValue::Integer(_)
+            | YamlValue::Float(_)
+            | YamlValue::Text(_)
+            | YamlValue::List(_) => {
                 let value = document.value.describe();
                 section.wrong(document.location, "", format!("{value} is not a mapping"));
             }
@@ -62,8 +62,8 @@ impl Section {
     pub(super) fn sub<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let path = self.path_of(key);
         let node = self.entries.remove(key);
-        let node =
-            node.unwrap_or_else(|| Node { location: Location::default(), value: Value::Null });
+        let node = node
+            .unwrap_or_else(|| YamlNode { location: Location::default(), value: YamlValue::Null });
         let mut inner = Self { path, ..Self::of(&node) };
         let value = read(&mut inner);
         // Unknown keys of the inner mapping are reported with their whole path.
@@ -100,7 +100,7 @@ impl Section {
     /// Validates durations that have no effect here, with a warning for each that is set.
     pub(super) fn durations(&mut self, keys: &[&str]) {
         for key in keys {
-            let _: Option<Found<Duration>> = self.where_it_counts(key, false, Self::duration);
+            let _: Option<FileValue<Duration>> = self.where_it_counts(key, false, Self::duration);
         }
     }
 
@@ -109,8 +109,8 @@ impl Section {
         &mut self,
         key: &str,
         counts: bool,
-        read: fn(&mut Self, &str) -> Option<Found<T>>,
-    ) -> Option<Found<T>> {
+        read: fn(&mut Self, &str) -> Option<FileValue<T>>,
+    ) -> Option<FileValue<T>> {
         let is_set = self.entries.get(key).is_some_and(|node| node.value.is_set());
         // The value is read in any case, so that a wrong value is reported even where it has no effect.
         let found = read(self, key);
@@ -134,28 +134,28 @@ impl Section {
     }
 
     /// Reads a text that is not empty.
-    pub(super) fn text(&mut self, key: &str) -> Option<Found<String>> {
+    pub(super) fn text(&mut self, key: &str) -> Option<FileValue<String>> {
         self.parse(key, "a text", |text| Ok(text.to_owned()))
     }
 
-    pub(super) fn path(&mut self, key: &str) -> Option<Found<PathBuf>> {
+    pub(super) fn path(&mut self, key: &str) -> Option<FileValue<PathBuf>> {
         self.parse(key, "a path", |text| Ok(PathBuf::from(text)))
     }
 
     /// Reads a duration in Go's notation; zero counts as absent.
-    pub(super) fn duration(&mut self, key: &str) -> Option<Found<Duration>> {
+    pub(super) fn duration(&mut self, key: &str) -> Option<FileValue<Duration>> {
         let found = self.parse(key, "a duration such as 30s or 1h0m0s", values::duration);
         found.filter(|found| !found.value.is_zero())
     }
 
     /// Reads one of several words. YAML takes `on` and `off` without quotes for booleans, so these are converted back.
-    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<Found<T>> {
+    pub(super) fn word<T: Copy>(&mut self, key: &str, words: &[(&str, T)]) -> Option<FileValue<T>> {
         if let Some(node) = self.entries.get_mut(key)
-            && let Value::Bool(value) = node.value
+            && let YamlValue::Bool(value) = node.value
             && let meant = if value { "on" } else { "off" }
             && words.iter().any(|(word, _)| *word == meant)
         {
-            node.value = Value::Text(meant.to_owned());
+            node.value = YamlValue::Text(meant.to_owned());
         }
         let allowed: Vec<&str> = words.iter().map(|(word, _)| *word).collect();
         self.parse(key, &allowed.join(", "), |text| {
@@ -170,54 +170,58 @@ impl Section {
         key: &str,
         allowed: &str,
         parse: impl FnOnce(&str) -> Result<T, String>,
-    ) -> Option<Found<T>> {
+    ) -> Option<FileValue<T>> {
         let node = self.take(key)?;
         let text = match &node.value {
-            Value::Text(text) if text.is_empty() => return None,
-            Value::Text(text) => text.clone(),
+            YamlValue::Text(text) if text.is_empty() => return None,
+            YamlValue::Text(text) => text.clone(),
             // YAML reads `0` as a duration, or a name of digits, as an integer.
-            Value::Integer(number) => number.to_string(),
-            Value::Null | Value::Bool(_) | Value::Float(_) | Value::List(_) | Value::Map(_) => {
+            YamlValue::Integer(number) => number.to_string(),
+            YamlValue::Null
+            | YamlValue::Bool(_)
+            | YamlValue::Float(_)
+            | YamlValue::List(_)
+            | YamlValue::Map(_) => {
                 return self.refuse(key, &node, allowed, "");
             }
         };
         match parse(&text) {
-            Ok(value) => Some(Found { value, location: node.location }),
+            Ok(value) => Some(FileValue { value, location: node.location }),
             Err(why) => self.refuse(key, &node, allowed, &why),
         }
     }
 
     /// Reads a boolean; every other type is an error.
-    pub(super) fn flag(&mut self, key: &str) -> Option<Found<bool>> {
+    pub(super) fn flag(&mut self, key: &str) -> Option<FileValue<bool>> {
         let node = self.take(key)?;
-        let Value::Bool(value) = node.value else {
+        let YamlValue::Bool(value) = node.value else {
             return self.refuse(key, &node, "true, false", "");
         };
-        Some(Found { value, location: node.location })
+        Some(FileValue { value, location: node.location })
     }
 
     /// Reads an integer from `low` to `high`.
-    pub(super) fn integer(&mut self, key: &str, low: i64, high: i64) -> Option<Found<i64>> {
+    pub(super) fn integer(&mut self, key: &str, low: i64, high: i64) -> Option<FileValue<i64>> {
         let node = self.take(key)?;
-        if let Value::Integer(value) = node.value
+        if let YamlValue::Integer(value) = node.value
             && (low..=high).contains(&value)
         {
-            return Some(Found { value, location: node.location });
+            return Some(FileValue { value, location: node.location });
         }
         self.refuse(key, &node, &format!("{low} to {high}"), "")
     }
 
     /// Reads a list of texts, each with its location; null counts as absent.
-    pub(super) fn texts(&mut self, key: &str) -> Option<Vec<Found<String>>> {
+    pub(super) fn texts(&mut self, key: &str) -> Option<Vec<FileValue<String>>> {
         let node = self.take(key)?;
-        let Value::List(list) = node.value else {
+        let YamlValue::List(list) = node.value else {
             return self.refuse(key, &node, "a list", "");
         };
         let mut texts = Vec::new();
         for (at, item) in list.into_iter().enumerate() {
             let key = format!("{key}[{at}]");
-            if let Value::Text(value) = item.value {
-                texts.push(Found { value, location: item.location });
+            if let YamlValue::Text(value) = item.value {
+                texts.push(FileValue { value, location: item.location });
             } else {
                 let _: Option<()> = self.refuse(&key, &item, "a text", "");
             }
@@ -226,29 +230,29 @@ impl Section {
     }
 
     /// Reads a mapping of names to positive integers.
-    pub(super) fn numbers(&mut self, key: &str) -> Vec<(String, Found<u32>)> {
+    pub(super) fn numbers(&mut self, key: &str) -> Vec<(String, FileValue<u32>)> {
         self.sub(key, |section| {
             let names: Vec<String> = section.entries.keys().cloned().collect();
             let read = |name: String| {
                 let found = section.integer(&name, 1, i64::from(u32::MAX))?;
                 let value = u32::try_from(found.value).ok()?;
-                Some((name, Found { value, location: found.location }))
+                Some((name, FileValue { value, location: found.location }))
             };
             names.into_iter().filter_map(read).collect()
         })
     }
 
     /// Reads up to one prefix of each family, separated by a comma.
-    pub(super) fn cidr_pair(&mut self, key: &str) -> Option<Found<Vec<IpNet>>> {
+    pub(super) fn cidr_pair(&mut self, key: &str) -> Option<FileValue<Vec<IpNet>>> {
         let allowed = "a prefix, or one of each family separated by a comma";
         self.parse(key, allowed, values::cidr_pair)
     }
 
-    fn take(&mut self, key: &str) -> Option<Node> {
-        self.entries.remove(key).filter(|node| !matches!(node.value, Value::Null))
+    fn take(&mut self, key: &str) -> Option<YamlNode> {
+        self.entries.remove(key).filter(|node| !matches!(node.value, YamlValue::Null))
     }
 
-    fn refuse<T>(&mut self, key: &str, node: &Node, allowed: &str, why: &str) -> Option<T> {
+    fn refuse<T>(&mut self, key: &str, node: &YamlNode, allowed: &str, why: &str) -> Option<T> {
         let separator = if why.is_empty() { "" } else { ": " };
         let value = node.value.describe();
         let message = format!("{value} is not allowed{separator}{why}; allowed: {allowed}");

@@ -3,11 +3,11 @@
 use std::fmt;
 
 use super::location::Location;
-use super::section::Found;
+use super::section::FileValue;
 
-/// The origin of a value.
+/// The origin of the value of a setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Origin {
+pub enum SettingOrigin {
     /// The value is the default.
     #[default]
     Default,
@@ -16,7 +16,7 @@ pub enum Origin {
     File(Location),
 }
 
-impl fmt::Display for Origin {
+impl fmt::Display for SettingOrigin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Default => f.write_str("default"),
@@ -31,29 +31,29 @@ impl fmt::Display for Origin {
 pub struct Setting<T> {
     pub value: T,
     /// Where it comes from.
-    pub origin: Origin,
+    pub origin: SettingOrigin,
 }
 
 impl<T> Setting<T> {
     /// Makes a default value.
     pub const fn new(value: T) -> Self {
-        Self { value, origin: Origin::Default }
+        Self { value, origin: SettingOrigin::Default }
     }
 
     /// Reports whether a flag or the file set the value.
     pub fn is_set(&self) -> bool {
-        self.origin != Origin::Default
+        self.origin != SettingOrigin::Default
     }
 
-    pub(super) fn file<F: Into<T>>(&mut self, found: Option<Found<F>>) {
+    pub(super) fn file<F: Into<T>>(&mut self, found: Option<FileValue<F>>) {
         if let Some(found) = found {
-            *self = Self { value: found.value.into(), origin: Origin::File(found.location) };
+            *self = Self { value: found.value.into(), origin: SettingOrigin::File(found.location) };
         }
     }
 
     pub(super) fn flag<F: Into<T>>(&mut self, name: &'static str, value: Option<F>) {
         if let Some(value) = value {
-            *self = Self { value: value.into(), origin: Origin::Flag(name) };
+            *self = Self { value: value.into(), origin: SettingOrigin::Flag(name) };
         }
     }
 }

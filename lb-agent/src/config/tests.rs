@@ -52,7 +52,7 @@ fn file_of_kubeadm_is_read_without_a_warning() {
     assert_eq!(kubeconfig.to_str(), Some("/var/lib/kube-proxy/kubeconfig.conf"));
     assert_eq!(config.cluster_cidr.value[0].to_string(), "10.244.0.0/16");
     assert_eq!(config.healthz.value.unwrap().to_string(), "0.0.0.0:10256");
-    assert_eq!(config.healthz.origin, Origin::Default, "empty is not set");
+    assert_eq!(config.healthz.origin, SettingOrigin::Default, "empty is not set");
     assert_eq!(config.timeouts, Timeouts::default());
     assert!(!config.localhost_node_ports.value, "on loopback only if configured");
 }
@@ -228,7 +228,7 @@ fn pins_lie_where_the_flag_says_also_where_that_is_the_default() {
     let typed = dir(&["--bpf-dir", "/sys/fs/bpf/lb"]);
     assert_eq!(
         (&*typed.value, typed.origin),
-        (Path::new(DEFAULT_BPF_DIR), Origin::Flag("bpf-dir"))
+        (Path::new(DEFAULT_BPF_DIR), SettingOrigin::Flag("bpf-dir"))
     );
     assert_eq!(flags(&[]).unwrap().bpf_dir, Setting::new(DEFAULT_BPF_DIR.into()));
 }

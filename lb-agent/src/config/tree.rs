@@ -8,25 +8,26 @@ use serde_saphyr::Spanned;
 use super::location::Location;
 use super::problem::Problem;
 
-/// A value and its position.
+/// A node of the tree: a value and its position.
 #[derive(Clone, Debug)]
-pub(super) struct Node {
+pub(super) struct YamlNode {
     pub(super) location: Location,
-    pub(super) value: Value,
+    pub(super) value: YamlValue,
 }
 
+/// The value of a node.
 #[derive(Clone, Debug)]
-pub(super) enum Value {
+pub(super) enum YamlValue {
     Null,
     Bool(bool),
     Integer(i64),
     Float(f64),
     Text(String),
-    List(Vec<Node>),
-    Map(Vec<(String, Node)>),
+    List(Vec<YamlNode>),
+    Map(Vec<(String, YamlNode)>),
 }
 
-impl Value {
+impl YamlValue {
     /// Returns the value in the form that error messages use.
     pub(super) fn describe(&self) -> String {
         match self {
@@ -56,9 +57,10 @@ impl Value {
 }
 
 /// Parses all documents of a text. Error: the syntax error with its position.
-pub(super) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
+pub(super) fn documents(text: &str) -> Result<Vec<YamlNode>, Problem> {
     let options = serde_saphyr::options! { with_snippet: false };
-    let documents: Result<Vec<Node>, _> = serde_saphyr::from_multiple_with_options(text, options);
+    let documents: Result<Vec<YamlNode>, _> =
+        serde_saphyr::from_multiple_with_options(text, options);
     documents.map_err(|error| {
         let location = error.location().map(|at| Location { line: at.line(), column: at.column() });
         let text = error.to_string();
@@ -73,9 +75,9 @@ pub(super) fn documents(text: &str) -> Result<Vec<Node>, Problem> {
     })
 }
 
-impl<'de> Deserialize<'de> for Node {
+impl<'de> Deserialize<'de> for YamlNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let spanned = Spanned::<Value>::deserialize(deserializer)?;
+        let spanned = Spanned::<YamlValue>::deserialize(deserializer)?;
         let at = spanned.referenced;
         Ok(Self {
             location: Location { line: at.line(), column: at.column() },
@@ -84,67 +86,67 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
-impl<'de> Deserialize<'de> for Value {
+impl<'de> Deserialize<'de> for YamlValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(ValueVisitor)
     }
 }
 
-struct Any;
+struct ValueVisitor;
 
-impl<'de> Visitor<'de> for Any {
-    type Value = Value;
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = YamlValue;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("a value")
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_none<E>(self) -> Result<YamlValue, E> {
+        Ok(YamlValue::Null)
     }
 
-    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+    fn visit_some<D: Deserializer<'de>>(self, deserializer: D) -> Result<YamlValue, D::Error> {
         deserializer.deserialize_any(self)
     }
 
-    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
-        Ok(Value::Bool(v))
+    fn visit_bool<E>(self, v: bool) -> Result<YamlValue, E> {
+        Ok(YamlValue::Bool(v))
     }
 
-    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
-        Ok(Value::Integer(v))
+    fn visit_i64<E>(self, v: i64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Integer(v))
     }
 
-    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
-        Ok(i64::try_from(v).map_or_else(|_| Value::Text(v.to_string()), Value::Integer))
+    fn visit_u64<E>(self, v: u64) -> Result<YamlValue, E> {
+        Ok(i64::try_from(v).map_or_else(|_| YamlValue::Text(v.to_string()), YamlValue::Integer))
     }
 
-    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
-        Ok(Value::Float(v))
+    fn visit_f64<E>(self, v: f64) -> Result<YamlValue, E> {
+        Ok(YamlValue::Float(v))
     }
 
-    fn visit_str<E>(self, v: &str) -> Result<Value, E> {
-        Ok(Value::Text(v.to_owned()))
+    fn visit_str<E>(self, v: &str) -> Result<YamlValue, E> {
+        Ok(YamlValue::Text(v.to_owned()))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<YamlValue, A::Error> {
         let mut list = Vec::new();
         while let Some(node) = seq.next_element()? {
             list.push(node);
         }
-        Ok(Value::List(list))
+        Ok(YamlValue::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<YamlValue, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = map.next_entry()? {
             entries.push(entry);
         }
-        Ok(Value::Map(entries))
+        Ok(YamlValue::Map(entries))
     }
 }
 
@@ -156,9 +158,9 @@ mod tests {
     fn values_know_their_place_in_any_document() {
         let text = "a: 1\n---\nb:\n  c: [true, x]\n";
         let documents = documents(text).unwrap();
-        let Value::Map(entries) = &documents[1].value else { panic!() };
-        let Value::Map(entries) = &entries[0].1.value else { panic!() };
-        let Value::List(list) = &entries[0].1.value else { panic!() };
+        let YamlValue::Map(entries) = &documents[1].value else { panic!() };
+        let YamlValue::Map(entries) = &entries[0].1.value else { panic!() };
+        let YamlValue::List(list) = &entries[0].1.value else { panic!() };
         assert_eq!(list[1].location, Location { line: 4, column: 13 });
     }
 

@@ -8,32 +8,34 @@ use serde_json::{Map, Value, json};
 
 use super::agent::{ACCELERATION, ECHO, MASQUERADE, SHORT_CUTS, SOCKET_LB};
 use super::kube_proxy::{LOG_FORMATS, MODES};
-use super::{AGENT, Config, KUBE_PROXY, NodePortAddresses, Origin, Pattern, Setting, values};
+use super::{
+    AGENT, Config, KUBE_PROXY, NodePortAddresses, Pattern, Setting, SettingOrigin, values,
+};
 
 /// Name of a setting that only exists as a flag, not in a file.
 const MASTER: &str = "master";
 
-/// A value to show.
+/// An entry of the configuration, to be shown: a field with its value.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Entry {
+pub struct ConfigEntry {
     /// Whether the setting belongs to `AgentConfiguration`.
     pub is_ours: bool,
     /// Dotted path of the field.
     pub field: String,
     pub value: Value,
     /// Origin of the value.
-    pub origin: Origin,
+    pub origin: SettingOrigin,
 }
 
 impl Config {
     /// Returns all values with their origins.
-    pub fn entries(&self) -> Vec<Entry> {
+    pub fn entries(&self) -> Vec<ConfigEntry> {
         let mut all = self.proxy_entries();
         all.extend(self.our_entries());
         all
     }
 
-    fn proxy_entries(&self) -> Vec<Entry> {
+    fn proxy_entries(&self) -> Vec<ConfigEntry> {
         let listener =
             |at: &Option<SocketAddr>| json!(at.map(|at| at.to_string()).unwrap_or_default());
         let timeouts = &self.timeouts;
@@ -69,7 +71,7 @@ impl Config {
         ]
     }
 
-    fn our_entries(&self) -> Vec<Entry> {
+    fn our_entries(&self) -> Vec<ConfigEntry> {
         let patterns = |list: &Vec<Pattern>| json!(texts(list));
         let mut all = vec![
             entry("masquerade", &self.masquerade, word(&MASQUERADE)),
@@ -87,7 +89,7 @@ impl Config {
         ];
         let sizes = self.map_sizes.iter();
         all.extend(sizes.map(|(name, size)| plain(&format!("mapSizes.{name}"), size)));
-        all.into_iter().map(|entry| Entry { is_ours: true, ..entry }).collect()
+        all.into_iter().map(|entry| ConfigEntry { is_ours: true, ..entry }).collect()
     }
 
     /// Returns both documents in one JSON object, in the form of Kubernetes components' `/configz`.
@@ -99,7 +101,7 @@ impl Config {
     }
 
     /// Returns one of the two documents with the values that `is_wanted` selects.
-    pub(super) fn document(&self, api: (&str, &str), is_wanted: fn(&Entry) -> bool) -> Value {
+    pub(super) fn document(&self, api: (&str, &str), is_wanted: fn(&ConfigEntry) -> bool) -> Value {
         let mut map = Map::new();
         drop(map.insert("apiVersion".into(), json!(api.0)));
         drop(map.insert("kind".into(), json!(api.1)));
@@ -123,10 +125,10 @@ impl Config {
     /// Returns a table: field, value, origin.
     pub fn table(&self) -> String {
         let entries = self.entries();
-        let width = |of: fn(&Entry) -> usize| entries.iter().map(of).max().unwrap_or(0);
+        let width = |of: fn(&ConfigEntry) -> usize| entries.iter().map(of).max().unwrap_or(0);
         let first = width(|entry| entry.field.len());
         let second = width(|entry| entry.value.to_string().len());
-        let line = |entry: &Entry| {
+        let line = |entry: &ConfigEntry| {
             let value = entry.value.to_string();
             format!("{:first$}  {value:second$}  {}\n", entry.field, entry.origin)
         };
@@ -135,14 +137,14 @@ impl Config {
 }
 
 /// Makes an entry whose JSON is the value's own.
-fn plain<T: Serialize>(field: &str, setting: &Setting<T>) -> Entry {
+fn plain<T: Serialize>(field: &str, setting: &Setting<T>) -> ConfigEntry {
     entry(field, setting, |value| json!(value))
 }
 
 /// Makes an entry whose value is in the notation of the file; [`Config::entries`] marks those of `AgentConfiguration`.
-fn entry<T>(field: &str, setting: &Setting<T>, to_json: impl Fn(&T) -> Value) -> Entry {
+fn entry<T>(field: &str, setting: &Setting<T>, to_json: impl Fn(&T) -> Value) -> ConfigEntry {
     let (field, value) = (field.to_owned(), to_json(&setting.value));
-    Entry { is_ours: false, field, value, origin: setting.origin }
+    ConfigEntry { is_ours: false, field, value, origin: setting.origin }
 }
 
 /// Inserts a value at a dotted path.

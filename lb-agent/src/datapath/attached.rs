@@ -12,7 +12,7 @@ use super::check::find_cgroup2;
 use super::names::{SOCKET_HOOKS, attach_type};
 use super::pins;
 use super::role::Direction;
-use crate::syscall::{self, Hooked, LinkInfo};
+use crate::syscall::{self, AttachedProgram, LinkInfo};
 
 /// Reports whether both links of an interface are attached to it. A pin outlives the attachment: a link that was
 /// detached, or whose interface is gone, has no interface.
@@ -44,7 +44,7 @@ fn info(pin: &Path) -> Option<LinkInfo> {
 }
 
 /// Returns the programs attached to an interface, in the order in which they run.
-pub fn attached_programs(index: u32, direction: Direction) -> io::Result<Vec<Hooked>> {
+pub fn attached_programs(index: u32, direction: Direction) -> io::Result<Vec<AttachedProgram>> {
     syscall::attached_to_device(index, direction.attach_type())
 }
 

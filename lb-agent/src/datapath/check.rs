@@ -41,7 +41,7 @@ fn lack(what: impl Into<String>, remedy: impl Into<String>) -> Requirement {
 
 /// The facts about the machine that the checks use. Tests make up their own.
 #[derive(Clone, Debug)]
-struct Facts {
+struct MachineFacts {
     /// Release and version of the kernel, as uname(2) returns them.
     release: String,
     version: String,
@@ -52,7 +52,7 @@ struct Facts {
     capabilities: Option<u64>,
 }
 
-impl Facts {
+impl MachineFacts {
     fn here(cgroup: &Path) -> Self {
         let name = nix::sys::utsname::uname();
         let text = |part: &OsStr| part.to_string_lossy().into_owned();
@@ -71,10 +71,10 @@ impl Facts {
 
 /// Returns all missing requirements of this machine.
 pub fn requirements(cgroup: &Path) -> Vec<Requirement> {
-    lacks(&Facts::here(cgroup), cgroup)
+    lacks(&MachineFacts::here(cgroup), cgroup)
 }
 
-fn lacks(facts: &Facts, cgroup: &Path) -> Vec<Requirement> {
+fn lacks(facts: &MachineFacts, cgroup: &Path) -> Vec<Requirement> {
     let checks = [
         kernel(&facts.release),
         (!facts.has_btf).then(btf),
@@ -168,8 +168,8 @@ mod tests {
 
     const ENOUGH: u64 = 1 << BPF.0 | 1 << NET_ADMIN.0 | 1 << PERFMON.0;
 
-    fn machine(change: impl FnOnce(&mut Facts)) -> String {
-        let mut facts = Facts {
+    fn machine(change: impl FnOnce(&mut MachineFacts)) -> String {
+        let mut facts = MachineFacts {
             release: "6.6.0".into(),
             has_btf: true,
             is_cgroup2: true,
@@ -197,7 +197,7 @@ mod tests {
     #[test]
     fn machine_with_all_requirements_lacks_none() {
         assert_eq!(machine(|_| {}), "");
-        let set = |bits: u64| move |facts: &mut Facts| facts.capabilities = Some(bits);
+        let set = |bits: u64| move |facts: &mut MachineFacts| facts.capabilities = Some(bits);
         assert_eq!(machine(set(1 << SYS_ADMIN | 1 << NET_ADMIN.0)), "");
         assert_eq!(machine(|facts| facts.capabilities = None), "");
         for release in ["6.6.0-rc1", "6.12.43+deb13-amd64", "7.0", "lts"] {
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn everything_that_is_missing_is_said_at_once() {
         let said = machine(|facts| {
-            *facts = Facts {
+            *facts = MachineFacts {
                 release: "5.4".into(),
                 has_btf: false,
                 is_cgroup2: false,

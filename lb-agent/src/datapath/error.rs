@@ -113,12 +113,12 @@ pub enum Error {
 }
 
 /// The reason why a link was not made. The caller adds the name of the program.
-pub(super) enum Failure {
+pub(super) enum LinkFailure {
     Link(io::Error),
     Pin(PathBuf, io::Error),
 }
 
-impl Failure {
+impl LinkFailure {
     pub(super) fn named(self, name: &'static str) -> Error {
         match self {
             Self::Link(source) => Error::Link { name, source },

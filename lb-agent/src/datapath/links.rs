@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::detach::let_go;
-use super::error::{Error, Failure};
+use super::error::{Error, LinkFailure};
 use super::names::attach_type;
 use super::pins;
 use super::role::Direction;
@@ -28,7 +28,7 @@ pub(super) fn attach_device(
     index: u32,
     direction: Direction,
     mode: LinkMode,
-) -> Result<OwnedFd, Failure> {
+) -> Result<OwnedFd, LinkFailure> {
     let path = pins::of_device(links, index, direction);
     move_aside(&path, mode)?;
     let same = |info: &syscall::LinkInfo| info.device() == index;
@@ -40,7 +40,7 @@ pub(super) fn attach_device(
         Direction::Egress => at_egress(&path),
     };
     let link = syscall::link_tcx(program, index, direction.attach_type(), order);
-    pin(link.map_err(Failure::Link)?, path)
+    pin(link.map_err(LinkFailure::Link)?, path)
 }
 
 /// Makes a new link at our place, in place of one that another program has displaced, and ends the old one.
@@ -55,25 +55,27 @@ pub(super) fn move_device(
     idle: BorrowedFd<'_>,
     index: u32,
     direction: Direction,
-) -> Result<OwnedFd, Failure> {
+) -> Result<OwnedFd, LinkFailure> {
     let path = pins::of_device(links, index, direction);
-    let old = syscall::open_pin(&path).map_err(|error| Failure::Pin(path.clone(), error))?;
-    let once = syscall::Once::before(program).map_err(Failure::Link)?;
+    let old = syscall::open_pin(&path).map_err(|error| LinkFailure::Pin(path.clone(), error))?;
+    let once = syscall::Once::before(program).map_err(LinkFailure::Link)?;
     // The pin keeps the map in case this process is killed: the programs at the links go on.
     let slot = links.with_file_name(SLOT);
     // An earlier run that was killed may have left this pin; no link uses its map any more.
     drop(pins::remove_pin(&slot));
-    syscall::pin(once.slot.as_fd(), &slot).map_err(|error| Failure::Pin(slot.clone(), error))?;
+    syscall::pin(once.slot.as_fd(), &slot)
+        .map_err(|error| LinkFailure::Pin(slot.clone(), error))?;
     move_aside(&path, LinkMode::New)?;
     let (order, before) = match direction {
         Direction::Ingress => (Order::First, &once.gate),
         Direction::Egress => (Order::Last, &once.marker),
     };
-    let update =
-        |link: BorrowedFd<'_>, program| syscall::update_link(link, program).map_err(Failure::Link);
+    let update = |link: BorrowedFd<'_>, program| {
+        syscall::update_link(link, program).map_err(LinkFailure::Link)
+    };
     let move_over = || {
         let link = syscall::link_tcx(idle, index, direction.attach_type(), order);
-        let link = pin(link.map_err(Failure::Link)?, path.clone())?;
+        let link = pin(link.map_err(LinkFailure::Link)?, path.clone())?;
         update(old.as_fd(), before.as_fd())?;
         syscall::wait_for_programs();
         match direction {
@@ -118,17 +120,17 @@ pub(super) fn attach_cgroup(
     name: &str,
     cgroup: &File,
     mode: LinkMode,
-) -> Result<OwnedFd, Failure> {
+) -> Result<OwnedFd, LinkFailure> {
     let path = links.join(name);
     move_aside(&path, mode)?;
-    let inode = inode(cgroup).map_err(|error| Failure::Pin(path.clone(), error))?;
+    let inode = inode(cgroup).map_err(|error| LinkFailure::Pin(path.clone(), error))?;
     // A link cannot be moved to another cgroup, only its program be replaced.
     let same = |info: &syscall::LinkInfo| info.cgroup() == inode;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
     }
     let link = syscall::link_cgroup(program, cgroup.as_fd(), attach_type(name));
-    pin(link.map_err(Failure::Link)?, path)
+    pin(link.map_err(LinkFailure::Link)?, path)
 }
 
 /// Returns the id of a cgroup, which is its inode number.
@@ -141,8 +143,8 @@ fn replace(
     path: &Path,
     program: BorrowedFd<'_>,
     same: impl Fn(&syscall::LinkInfo) -> bool,
-) -> Result<Option<OwnedFd>, Failure> {
-    let failed = |error| Failure::Pin(path.to_owned(), error);
+) -> Result<Option<OwnedFd>, LinkFailure> {
+    let failed = |error| LinkFailure::Pin(path.to_owned(), error);
     let link: OwnedFd = match syscall::open_pin(path) {
         Ok(link) => link,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -161,10 +163,10 @@ fn replace(
     Ok(None)
 }
 
-fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, Failure> {
+fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, LinkFailure> {
     match syscall::pin(link.as_fd(), &path) {
         Ok(()) => Ok(link),
-        Err(error) => Err(Failure::Pin(path, error)),
+        Err(error) => Err(LinkFailure::Pin(path, error)),
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use super::role::Direction;
-use crate::syscall::{self, Hooked};
+use crate::syscall::{self, AttachedProgram};
 
 /// The fault that was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,7 +59,11 @@ pub(super) fn look(path: &Path, same: impl Fn(&syscall::LinkInfo) -> bool) -> io
 }
 
 /// Checks that our link is first at ingress, or last at egress. `order` is the order in which programs run.
-pub(super) fn fault_in(order: &[Hooked], link: u32, direction: Direction) -> Option<Fault> {
+pub(super) fn fault_in(
+    order: &[AttachedProgram],
+    link: u32,
+    direction: Direction,
+) -> Option<Fault> {
     let outermost = match direction {
         Direction::Ingress => order.first(),
         Direction::Egress => order.last(),
@@ -72,7 +76,7 @@ pub(super) fn fault_in(order: &[Hooked], link: u32, direction: Direction) -> Opt
 }
 
 /// Returns the message about a program that displaces ours.
-pub(super) fn problem(device: &str, order: &[Hooked], direction: Direction) -> String {
+pub(super) fn problem(device: &str, order: &[AttachedProgram], direction: Direction) -> String {
     let (outermost, side) = match direction {
         Direction::Ingress => (order.first(), "before"),
         Direction::Egress => (order.last(), "behind"),
@@ -92,8 +96,8 @@ mod tests {
 
     #[test]
     fn agent_program_belongs_first_at_ingress_last_at_egress() {
-        let order = |links: &[u32]| -> Vec<Hooked> {
-            links.iter().map(|link| Hooked { program: 100 + link, link: *link }).collect()
+        let order = |links: &[u32]| -> Vec<AttachedProgram> {
+            links.iter().map(|link| AttachedProgram { program: 100 + link, link: *link }).collect()
         };
         let (ingress, egress) = (Direction::Ingress, Direction::Egress);
         assert_eq!(fault_in(&order(&[7, 8]), 7, ingress), None);

@@ -51,7 +51,7 @@ impl PacketLog {
 }
 
 /// The log records of loaded programs.
-pub struct Records(EbpfLogger<Names>);
+pub struct Records(EbpfLogger<NameLogger>);
 
 impl std::fmt::Debug for Records {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -62,7 +62,7 @@ impl std::fmt::Debug for Records {
 impl Records {
     /// Takes the ring buffer of programs that were just loaded.
     pub(super) fn of(ebpf: &mut Ebpf) -> Option<Self> {
-        EbpfLogger::init_with_logger(ebpf, Names)
+        EbpfLogger::init_with_logger(ebpf, NameLogger)
             .inspect_err(|error| warn!(%error, "packet log could not be opened"))
             .ok()
             .map(Self)
@@ -82,16 +82,16 @@ impl Records {
 }
 
 /// A logger that replaces the numbers in a record by names.
-struct Names;
+struct NameLogger;
 
-impl Log for Names {
+impl Log for NameLogger {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
         true
     }
 
     fn log(&self, record: &Record<'_>) {
         let text = record.args().to_string();
-        let Some(Packet { hook, verdict, index }) = Packet::of(&text) else {
+        let Some(PacketRecord { hook, verdict, index }) = PacketRecord::of(&text) else {
             warn!(target: "lb_ebpf", text, "packet log: unknown record");
             return;
         };
@@ -113,14 +113,14 @@ impl Log for Names {
 
 /// A record about a packet.
 #[derive(Debug, PartialEq, Eq)]
-struct Packet {
+struct PacketRecord {
     hook: Hook,
     verdict: Verdict,
     /// Interface index; 0 if the program does not know it.
     index: u32,
 }
 
-impl Packet {
+impl PacketRecord {
     /// Parses `... counter N device M`, as `lb-ebpf/src/report.rs` writes it.
     fn of(text: &str) -> Option<Self> {
         let number = |name: &str| {
@@ -145,7 +145,7 @@ mod tests {
             (Hook::PodIngress, Verdict::Pass(PassReason::NotOurs), "packet:"),
         ] {
             let text = format!("{text} counter {} device 5", verdict_counter(hook, verdict));
-            assert_eq!(Packet::of(&text), Some(Packet { hook, verdict, index: 5 }));
+            assert_eq!(PacketRecord::of(&text), Some(PacketRecord { hook, verdict, index: 5 }));
         }
     }
 
@@ -153,7 +153,7 @@ mod tests {
     fn malformed_packet_messages_are_rejected() {
         let event = format!("packet: counter {} device 5", COUNTERS - 1);
         for text in ["", "packet: counter x device 5", "packet: counter 1", &event] {
-            assert_eq!(Packet::of(text), None, "{text}");
+            assert_eq!(PacketRecord::of(text), None, "{text}");
         }
     }
 }

@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use tracing::{debug, info};
 
-use self::load::{Sources, is_usable, load, load_and_pin, load_apart, names};
+use self::load::{LoadOptions, is_usable, load, load_and_pin, load_apart, names};
 pub(super) use self::maps::MapPins;
 pub use self::object::object;
 pub use self::paths::{connect_paths, connect_xdp_path};
@@ -91,7 +91,7 @@ impl Programs {
                 .chain(L3)
                 .chain([XDP])
                 .try_for_each(|name| remove_pin(&directory.join(name)))?;
-            let sources = Sources { maps: &maps, programs: &directory, sizes, packet_log };
+            let sources = LoadOptions { maps: &maps, programs: &directory, sizes, packet_log };
             let mut ebpf = load(&sources)?;
             records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
@@ -150,8 +150,8 @@ impl Programs {
         self.again.get(name).ok_or(Error::NoObject)
     }
 
-    fn sources(&self) -> Sources<'_> {
-        Sources {
+    fn sources(&self) -> LoadOptions<'_> {
+        LoadOptions {
             maps: self.maps.directory(),
             programs: &self.directory,
             sizes: &self.sizes,

@@ -22,7 +22,7 @@ use crate::syscall;
 
 /// The result of an inspection.
 #[derive(Debug, Default)]
-pub struct Findings {
+pub struct Inspection {
     /// Faults that were repaired.
     pub repaired: Vec<Fault>,
     /// Interfaces with a fault that could not be repaired, and why.
@@ -39,8 +39,8 @@ pub struct Findings {
 
 impl Datapath {
     /// Inspects every link that should exist, and repairs faults.
-    pub fn inspect(&mut self) -> Findings {
-        let mut findings = Findings::default();
+    pub fn inspect(&mut self) -> Inspection {
+        let mut findings = Inspection::default();
         match self.restore() {
             Ok(faults) => findings.repaired = faults,
             Err(error) => {

@@ -4,7 +4,7 @@ use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use axum::body::Body as Bytes;
+use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
@@ -50,10 +50,10 @@ impl Endpoints {
     }
 }
 
-/// The body, with kube-proxy's field names.
+/// The body of an answer, with kube-proxy's field names.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Body<'a> {
+struct HealthCheckBody<'a> {
     service: Name<'a>,
     local_endpoints: u32,
     service_proxy_healthy: bool,
@@ -66,12 +66,12 @@ struct Name<'a> {
 }
 
 impl Answerer {
-    fn response(&self, asked_by: Family) -> Response<Bytes> {
+    fn response(&self, asked_by: Family) -> Response<Body> {
         let local_endpoints = self.endpoints.of(asked_by);
         let service_proxy_healthy = self.health.is_fresh();
         let service = Name { namespace: &self.service.namespace, name: &self.service.name };
-        let body = Body { service, local_endpoints, service_proxy_healthy };
-        let mut response = Response::new(Bytes::from(indented(&body)));
+        let body = HealthCheckBody { service, local_endpoints, service_proxy_healthy };
+        let mut response = Response::new(Body::from(indented(&body)));
         // As kube-proxy answers: the load balancer must not send to a node that has no endpoint or a stale proxy.
         if local_endpoints == 0 || !service_proxy_healthy {
             *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
@@ -86,7 +86,7 @@ impl Answerer {
 }
 
 /// Formats the body as kube-proxy does: a tab for each level, and no newline at the end.
-fn indented(body: &Body<'_>) -> String {
+fn indented(body: &HealthCheckBody<'_>) -> String {
     let mut text = Vec::new();
     let style = PrettyFormatter::with_indent(b"\t");
     let written = body.serialize(&mut Serializer::with_formatter(&mut text, style));

@@ -12,16 +12,16 @@ use tokio::task::{AbortHandle, yield_now};
 use tokio::time::sleep;
 
 use super::answer::{Answerer, answer};
-use crate::http_server::connections::{Connection, Connections, Progress};
+use crate::http_server::connections::{Connections, HttpConnection, Progress};
 
 /// Length of the kernel's queue of connections to accept.
 const BACKLOG: u32 = 1_024;
 /// Pause after a failed accept, for example if file descriptors run out.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The families that a socket on an IPv6 address accepts.
+/// The kind of a listener: the families that a socket on an IPv6 address accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ListenerKind {
     /// Only the family of its address.
     OneFamily,
     /// IPv4 too, in v4-mapped form.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 /// A listening socket; dropping it closes the socket.
 #[derive(Debug)]
 pub(super) struct Listener {
-    pub(super) kind: Kind,
+    pub(super) kind: ListenerKind,
     socket: Arc<TcpListener>,
     task: AbortHandle,
 }
@@ -39,7 +39,7 @@ pub(super) struct Listener {
 impl Listener {
     pub(super) fn open(
         address: SocketAddr,
-        kind: Kind,
+        kind: ListenerKind,
         answerer: Arc<Answerer>,
         connections: Arc<Connections>,
     ) -> io::Result<Self> {
@@ -61,20 +61,20 @@ impl Drop for Listener {
     }
 }
 
-fn bind(address: SocketAddr, kind: Kind) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, kind: ListenerKind) -> io::Result<TcpListener> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4()?,
         SocketAddr::V6(_) => {
             let socket = match TcpSocket::new_v6() {
                 // Without IPv6 in the kernel, an IPv4 socket serves all there is.
-                Err(error) if kind == Kind::BothFamilies && lacks_family(&error) => {
+                Err(error) if kind == ListenerKind::BothFamilies && lacks_family(&error) => {
                     let v4 =
                         SocketAddr::new(std::net::Ipv4Addr::UNSPECIFIED.into(), address.port());
-                    return bind(v4, Kind::OneFamily);
+                    return bind(v4, ListenerKind::OneFamily);
                 }
                 socket => socket?,
             };
-            setsockopt(&socket, Ipv6V6Only, &(kind == Kind::OneFamily))?;
+            setsockopt(&socket, Ipv6V6Only, &(kind == ListenerKind::OneFamily))?;
             socket
         }
     };
@@ -94,7 +94,7 @@ async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, connections: 
         // The address of the answerer identifies the Service: it is unique while the Service is listened for.
         let of = Arc::as_ptr(&answerer).addr();
         let task = task.abort_handle();
-        connections.admit(Connection { of, from: from.ip(), progress, task });
+        connections.admit(HttpConnection { of, from: from.ip(), progress, task });
         // A request may already be waiting; it is read before the next connection is accepted.
         yield_now().await;
     }

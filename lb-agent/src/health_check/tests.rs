@@ -24,14 +24,14 @@ fn name(name: &str) -> ServiceName {
     ServiceName { namespace: "shop".into(), name: name.into() }
 }
 
-fn everywhere() -> Addresses {
-    Addresses { v4: Where::Everywhere, v6: Where::Everywhere }
+fn everywhere() -> ListenAddresses {
+    ListenAddresses { v4: Where::Everywhere, v6: Where::Everywhere }
 }
 
-fn loopback() -> Addresses {
+fn loopback() -> ListenAddresses {
     let v4: IpAddr = Ipv4Addr::LOCALHOST.into();
     let v6: IpAddr = Ipv6Addr::LOCALHOST.into();
-    Addresses { v4: Where::On([v4].into()), v6: Where::On([v6].into()) }
+    ListenAddresses { v4: Where::On([v4].into()), v6: Where::On([v6].into()) }
 }
 
 /// The number of ports that all tests of a process use together.
@@ -194,12 +194,12 @@ async fn listeners_follow_the_addresses_of_the_node() {
     let (mut checks, port) = (checks(), free_port().await);
     checks.set(&name("web"), wants(port, 1));
     assert!(!is_open(v4(port)).await, "no address is known yet");
-    let only4 = Addresses { v6: Where::default(), ..loopback() };
+    let only4 = ListenAddresses { v6: Where::default(), ..loopback() };
     checks.set_addresses(only4);
     assert!(is_open(v4(port)).await && !is_open(v6(port)).await);
     checks.set_addresses(everywhere());
     assert!(is_open(v4(port)).await && is_open(v6(port)).await);
-    let mixed = Addresses { v6: Where::Everywhere, ..loopback() };
+    let mixed = ListenAddresses { v6: Where::Everywhere, ..loopback() };
     checks.set_addresses(mixed);
     assert!(is_open(v4(port)).await && is_open(v6(port)).await);
     assert_eq!(checks.failures(), []);
@@ -250,7 +250,7 @@ async fn slow_and_senseless_clients_cost_only_themselves() {
 #[tokio::test]
 async fn many_services_are_listened_for() {
     let mut checks = checks();
-    checks.set_addresses(Addresses { v6: Where::default(), ..loopback() });
+    checks.set_addresses(ListenAddresses { v6: Where::default(), ..loopback() });
     let mut ports = Vec::new();
     for number in 0..400 {
         let port = free_port().await;

@@ -85,12 +85,12 @@ enum Worth {
 pub(crate) struct Connections {
     most: usize,
     most_of_one: usize,
-    all: Mutex<VecDeque<Connection>>,
+    all: Mutex<VecDeque<HttpConnection>>,
 }
 
-/// A connection being answered.
+/// An HTTP connection that is being answered.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct HttpConnection {
     /// Number that identifies the owner, such as the Service.
     pub(crate) of: usize,
     /// Address of the client.
@@ -113,10 +113,10 @@ impl Connections {
     }
 
     /// Adds a connection, and ends another one if there are too many.
-    pub(crate) fn admit(&self, new: Connection) {
+    pub(crate) fn admit(&self, new: HttpConnection) {
         let mut all = self.all();
         all.retain(|connection| !connection.task.is_finished());
-        let is_own = |connection: &&Connection| connection.of == new.of;
+        let is_own = |connection: &&HttpConnection| connection.of == new.of;
         let own_are_many = all.iter().filter(is_own).count() >= self.most_of_one;
         let few = self.most_of_one / MANY;
         // A client with too many connections loses one of its own; others lose one only if the server as a whole has
@@ -134,7 +134,7 @@ impl Connections {
         all.push_back(new);
     }
 
-    fn all(&self) -> MutexGuard<'_, VecDeque<Connection>> {
+    fn all(&self) -> MutexGuard<'_, VecDeque<HttpConnection>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -144,18 +144,18 @@ impl Connections {
 /// If sources have more than `few` connections of a Service, the connection is of the source that has most; among these
 /// it is the one that loses least, and of equals the oldest.
 fn worst(
-    all: &VecDeque<Connection>,
+    all: &VecDeque<HttpConnection>,
     few: usize,
-    counts: impl Fn(&Connection) -> bool,
+    counts: impl Fn(&HttpConnection) -> bool,
 ) -> Option<usize> {
     // A load balancer probes each Service from one address, so its connections are counted for each Service.
-    let owner = |connection: &Connection| (connection.of, source(connection.from));
+    let owner = |connection: &HttpConnection| (connection.of, source(connection.from));
     let mut of_owner: BTreeMap<(usize, IpAddr), usize> = BTreeMap::new();
     for connection in all.iter().filter(|connection| counts(connection)) {
         *of_owner.entry(owner(connection)).or_default() += 1;
     }
     let candidates = all.iter().enumerate().filter(|(_, connection)| counts(connection));
-    let rank = |connection: &Connection| {
+    let rank = |connection: &HttpConnection| {
         let count = of_owner.get(&owner(connection)).copied().unwrap_or_default();
         (count.max(few), connection.progress.rank())
     };

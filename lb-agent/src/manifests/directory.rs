@@ -11,23 +11,23 @@ use std::{fs, io};
 
 use ipnet::IpNet;
 
-use self::cut::{Key, Spec, cut};
+use self::cut::{ObjectKey, Spec, cut};
 use self::file::{manifest, text};
-use super::notify::Changes;
+use super::notify::ChangedFiles;
 use super::parse::{self, Contents};
-use crate::snapshot::{Event, Finding, Findings, Names, ViewHealth};
+use crate::snapshot::{Event, Finding, Findings, NamePool, ViewHealth};
 
 /// The files, and what was last reported of their objects.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     node: Box<str>,
-    names: Names,
+    names: NamePool,
     /// The objects that each file defines.
-    files: BTreeMap<Arc<str>, BTreeSet<Arc<Key>>>,
-    objects: BTreeMap<Arc<Key>, Defined>,
+    files: BTreeMap<Arc<str>, BTreeSet<Arc<ObjectKey>>>,
+    objects: BTreeMap<Arc<ObjectKey>, Defined>,
     /// The objects that more than one file defines.
-    twice: BTreeSet<Arc<Key>>,
+    twice: BTreeSet<Arc<ObjectKey>>,
     cidrs: BTreeMap<Box<str>, Vec<IpNet>>,
 }
 
@@ -51,7 +51,7 @@ impl Directory {
         Self {
             path,
             node: node.into(),
-            names: Names::default(),
+            names: NamePool::default(),
             files: BTreeMap::new(),
             objects: BTreeMap::new(),
             twice: BTreeSet::new(),
@@ -65,10 +65,10 @@ impl Directory {
     }
 
     /// Reads what changed and returns the differences as events.
-    pub(super) fn read(&mut self, changes: Changes, view: &ViewHealth) -> Vec<Event> {
+    pub(super) fn read(&mut self, changes: ChangedFiles, view: &ViewHealth) -> Vec<Event> {
         let mut waiting = match changes {
-            Changes::Names(names) => names.iter().filter_map(|name| manifest(name)).collect(),
-            Changes::All => self.all(),
+            ChangedFiles::Names(names) => names.iter().filter_map(|name| manifest(name)).collect(),
+            ChangedFiles::All => self.all(),
         };
         // These two are reported as a whole, once for all files of this read.
         let (cidrs, twice) = (self.cidrs.clone(), self.twice.clone());
@@ -122,7 +122,11 @@ impl Directory {
 
     /// Returns the objects of a file, and none if the file is gone. `None` if it cannot be read: its last objects then
     /// stay in effect.
-    fn specs(&mut self, path: &Path, findings: &mut Findings) -> Option<BTreeMap<Arc<Key>, Spec>> {
+    fn specs(
+        &mut self,
+        path: &Path,
+        findings: &mut Findings,
+    ) -> Option<BTreeMap<Arc<ObjectKey>, Spec>> {
         let (text, written) = match text(path) {
             Ok(read) => read,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Some(BTreeMap::new()),
@@ -168,11 +172,11 @@ impl Directory {
     fn say(
         &mut self,
         name: &Arc<str>,
-        specs: BTreeMap<Arc<Key>, Spec>,
+        specs: BTreeMap<Arc<ObjectKey>, Spec>,
         events: &mut Vec<Event>,
         waiting: &mut BTreeSet<Arc<str>>,
     ) {
-        let keys: BTreeSet<Arc<Key>> = specs.keys().cloned().collect();
+        let keys: BTreeSet<Arc<ObjectKey>> = specs.keys().cloned().collect();
         // A file without objects is forgotten, so that the map does not grow with every deleted file.
         let before = if keys.is_empty() {
             self.files.remove(name)
@@ -187,7 +191,13 @@ impl Directory {
         }
     }
 
-    fn define(&mut self, key: &Arc<Key>, name: &Arc<str>, spec: Spec, events: &mut Vec<Event>) {
+    fn define(
+        &mut self,
+        key: &Arc<ObjectKey>,
+        name: &Arc<str>,
+        spec: Spec,
+        events: &mut Vec<Event>,
+    ) {
         let defined = self.objects.entry(Arc::clone(key)).or_default();
         if let Err(at) = defined.files.binary_search(name) {
             defined.files.reserve_exact(1);
@@ -219,7 +229,7 @@ impl Directory {
 
     fn undefine(
         &mut self,
-        key: &Key,
+        key: &ObjectKey,
         name: &Arc<str>,
         events: &mut Vec<Event>,
         waiting: &mut BTreeSet<Arc<str>>,
@@ -239,10 +249,10 @@ impl Directory {
         }
         drop(self.objects.remove(key));
         match key {
-            Key::Service(name) => events.push(Event::ServiceDeleted(name.clone())),
-            Key::Slice(name) => events.push(Event::SliceDeleted(name.clone())),
-            Key::Node(name) => events.push(Event::NodeDeleted(name.clone())),
-            Key::ServiceCidr(name) => drop(self.cidrs.remove(name)),
+            ObjectKey::Service(name) => events.push(Event::ServiceDeleted(name.clone())),
+            ObjectKey::Slice(name) => events.push(Event::SliceDeleted(name.clone())),
+            ObjectKey::Node(name) => events.push(Event::NodeDeleted(name.clone())),
+            ObjectKey::ServiceCidr(name) => drop(self.cidrs.remove(name)),
         }
     }
 

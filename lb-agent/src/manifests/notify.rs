@@ -11,8 +11,9 @@ use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use tokio::io::unix::AsyncFd;
 
+/// The files of a directory that have changed, by name.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Changes {
+pub(super) enum ChangedFiles {
     Names(BTreeSet<OsString>),
     /// Any file may have changed.
     All,
@@ -60,7 +61,7 @@ impl Notify {
     }
 
     /// Waits for changes. An error means that the directory is gone.
-    pub(super) async fn changes(&self) -> io::Result<Changes> {
+    pub(super) async fn changes(&self) -> io::Result<ChangedFiles> {
         loop {
             let mut ready = self.inotify.readable().await?;
             let seen = drain(&ready.get_inner().0)?;
@@ -71,7 +72,7 @@ impl Notify {
         }
     }
 
-    fn changes_of(&self, seen: Vec<InotifyEvent>) -> io::Result<Option<Changes>> {
+    fn changes_of(&self, seen: Vec<InotifyEvent>) -> io::Result<Option<ChangedFiles>> {
         let mut names = BTreeSet::new();
         let mut all = false;
         for InotifyEvent { mask, name, .. } in seen {
@@ -88,8 +89,8 @@ impl Notify {
             }
         }
         Ok(match (all, names.is_empty()) {
-            (true, _) => Some(Changes::All),
-            (false, false) => Some(Changes::Names(names)),
+            (true, _) => Some(ChangedFiles::All),
+            (false, false) => Some(ChangedFiles::Names(names)),
             (false, true) => None,
         })
     }

@@ -77,8 +77,9 @@ fn says_something(line: &str) -> bool {
     !(content.is_empty() || content.starts_with('#') || line.starts_with('%'))
 }
 
+/// The fields of an object that name its kind.
 #[derive(Deserialize)]
-struct Header {
+struct ObjectHeader {
     #[serde(rename = "apiVersion", default)]
     api_version: Option<String>,
     #[serde(default)]
@@ -88,10 +89,10 @@ struct Header {
 #[derive(Deserialize)]
 struct ListHeader {
     #[serde(default)]
-    items: Vec<Header>,
+    items: Vec<ObjectHeader>,
 }
 
-impl Header {
+impl ObjectHeader {
     /// Reads the header of a document in the usual form: both fields on lines of their own, at the margin, as plain
     /// words.
     ///
@@ -142,7 +143,7 @@ impl Header {
 fn read(line: u64, document: &str, contents: &mut Contents) -> Result<(), Error> {
     // Objects go straight to their vector, so that a list of many thousands is not held twice.
     let found = &mut contents.objects;
-    let header = match Header::at_a_glance(document) {
+    let header = match ObjectHeader::at_a_glance(document) {
         Some(header) => header,
         None => serde_saphyr::from_str_with_options(document, options())?,
     };

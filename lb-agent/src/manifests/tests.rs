@@ -44,7 +44,7 @@ impl Run {
         let task = tokio::spawn(manifests.run(view.clone(), sender));
         let mut run = Self { directory, view, events, task };
         let mut first = Vec::new();
-        while first.iter().filter(|word| *word == "synced").count() < Kind::ALL.len() {
+        while first.iter().filter(|word| *word == "synced").count() < ObjectKind::ALL.len() {
             first.push(run.next().await);
         }
         first.retain(|word| word != "synced" && word != "list");

@@ -103,24 +103,24 @@ fn copy_entries<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> i
     copy_by(from, zero, |key, value| syscall::update(to.fd().as_fd(), key, value, flags))
 }
 
-/// An entry of a table of flows, of either family.
-trait Entry: Pod + Default {
+/// The value of an entry of a table of flows, of either family.
+trait FlowValue: Pod + Default {
     fn whole(&self) -> Flow;
 }
 
-impl Entry for Raw<Flow4> {
+impl FlowValue for Raw<Flow4> {
     fn whole(&self) -> Flow {
         self.0.whole()
     }
 }
 
-impl Entry for Raw<Flow> {
+impl FlowValue for Raw<Flow> {
     fn whole(&self) -> Flow {
         self.0
     }
 }
 
-fn copy_flows<K: Pod, V: Entry>(
+fn copy_flows<K: Pod, V: FlowValue>(
     from: &MapData,
     to: &MapData,
     newer: Option<&MapData>,

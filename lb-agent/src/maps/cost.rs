@@ -2,14 +2,14 @@
 
 use aya::maps::MapType;
 
-use super::Shape;
+use super::MapShape;
 
 /// Bytes that the kernel adds to an entry of a hash (`struct htab_elem`).
 const OF_ENTRY: u64 = 48;
 /// Bytes of a bucket of a hash (`struct bucket`).
 const OF_BUCKET: u64 = 16;
 
-impl Shape {
+impl MapShape {
     /// Returns the kernel memory in bytes of a map of this shape with `entries` entries, all in use.
     pub fn bytes(&self, entries: u32) -> u64 {
         let [key, value] = [self.key, self.value].map(|size| u64::from(size.next_multiple_of(8)));
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn entry_sizes_are_those_of_the_kernel() {
-        let bytes = |name: &str, entries| Shape::of(name).unwrap().bytes(entries);
+        let bytes = |name: &str, entries| MapShape::of(name).unwrap().bytes(entries);
         assert_eq!(bytes("MAGLEV", 1_000), 64_000);
         assert_eq!(bytes("FLOWS4", 1_024), 1_024 * (128 + 16));
         assert_eq!(bytes("FLOWS6", 1_024), 1_024 * (192 + 16));

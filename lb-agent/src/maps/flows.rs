@@ -32,13 +32,13 @@ type Map4 = HashMap<MapData, Raw<FlowKey4>, Raw<Flow4>>;
 type Map6 = HashMap<MapData, Raw<FlowKey>, Raw<Flow>>;
 
 /// The two maps of a table, for IPv4 and for IPv6, and their names.
-type Pair<'a> = (&'a Map4, &'a Map6, [&'static str; 2]);
+type MapPair<'a> = (&'a Map4, &'a Map6, [&'static str; 2]);
 
 /// The maps of flows.
 #[derive(Clone, Copy)]
 pub struct FlowMaps<'a> {
-    protected: Pair<'a>,
-    transient: Pair<'a>,
+    protected: MapPair<'a>,
+    transient: MapPair<'a>,
 }
 
 impl fmt::Debug for FlowMaps<'_> {
@@ -58,7 +58,7 @@ impl Maps {
 }
 
 impl FlowMaps<'_> {
-    const fn of(&self, table: Table) -> &Pair<'_> {
+    const fn of(&self, table: Table) -> &MapPair<'_> {
         match table {
             Table::Protected => &self.protected,
             Table::Transient => &self.transient,

@@ -10,9 +10,9 @@ const NO_PREALLOC: u32 = 1;
 /// The name under which one size applies to both `FLOWS4` and `FLOWS6`.
 const FLOWS: &str = "FLOWS";
 
-/// Type, sizes and default capacity of a map.
+/// The shape of a map: type, sizes and default capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Shape {
+pub struct MapShape {
     /// Name of the map, of its pin and of its static in `lb-ebpf`.
     pub name: &'static str,
     pub(super) kind: MapType,
@@ -47,8 +47,8 @@ macro_rules! shapes {
     ($($name:ident($field:ident): $kind:ident<$key:ty, $value:ty>, $entries:expr,
         $content:ident by $author:ident, $holds:literal;)*) => {
         /// The shape of every map of the data path.
-        pub const SHAPES: [Shape; [$(stringify!($name)),*].len()] = [$(
-            Shape {
+        pub const SHAPES: [MapShape; [$(stringify!($name)),*].len()] = [$(
+            MapShape {
                 name: stringify!($name),
                 kind: MapType::$kind,
                 key: key::<$key>(MapType::$kind),
@@ -66,7 +66,7 @@ macro_rules! shapes {
 
 lb_common::maps!(shapes);
 
-impl Shape {
+impl MapShape {
     /// Returns the shape of a map by name.
     pub fn of(name: &str) -> Option<&'static Self> {
         SHAPES.iter().find(|shape| shape.name == name)
@@ -105,7 +105,7 @@ impl Shape {
     }
 }
 
-impl fmt::Display for Shape {
+impl fmt::Display for MapShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, key, value, flags, .. } = self;
         write!(f, "{} with keys of {key} and values of {value} bytes, flags {flags}", of(*kind))
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn one_name_stands_for_the_flows_of_both_families() {
-        let names = |by| Shape::sized_by(by).map(|shape| shape.name).collect::<Vec<_>>();
+        let names = |by| MapShape::sized_by(by).map(|shape| shape.name).collect::<Vec<_>>();
         assert_eq!(names("FLOWS"), ["FLOWS4", "FLOWS6"]);
         assert_eq!(names("FLOWS6"), ["FLOWS6"]);
         assert!(names("FLOW").is_empty() && names("COUNTERS").is_empty());

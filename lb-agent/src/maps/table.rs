@@ -2,7 +2,7 @@
 
 use lb_common::maps::{Author, Content};
 
-use super::shape::{SHAPES, Shape, kind};
+use super::shape::{MapShape, SHAPES, kind};
 
 const DOCUMENT: &str = include_str!("../../../docs/concepts.md");
 
@@ -13,8 +13,8 @@ fn grouped(number: u32) -> String {
     groups.collect::<Vec<_>>().join(",")
 }
 
-fn row(shape: &Shape) -> String {
-    let Shape { name, holds, .. } = shape;
+fn row(shape: &MapShape) -> String {
+    let MapShape { name, holds, .. } = shape;
     let entries = match shape.content {
         Content::Desired | Content::Memory | Content::Flows => grouped(shape.entries),
         Content::Filter | Content::Fixed | Content::Counters => "fixed".to_owned(),

@@ -10,23 +10,23 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 
-use super::Sources;
+use super::MetricSources;
 use crate::datapath::Fault;
 use crate::maps::Error;
 use crate::node::ChangeSource;
 use crate::reconcile::Usage;
-use crate::snapshot::{Kind, KindView};
+use crate::snapshot::{KindView, ObjectKind};
 
 /// One reading of the maps, with the sources.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    sources: Sources,
+    sources: MetricSources,
     counters: Vec<u64>,
     fill: Vec<(&'static str, usize, u32)>,
 }
 
 impl Snapshot {
-    pub(super) fn take(sources: &Sources) -> Result<Self, Error> {
+    pub(super) fn take(sources: &MetricSources) -> Result<Self, Error> {
         let usage = sources.numbers.usage();
         let (counters, fill) = (sources.maps.counters()?, sources.maps.fill_given(&usage)?);
         Ok(Self { sources: sources.clone(), counters, fill })
@@ -167,7 +167,7 @@ impl Collector for Snapshot {
     }
 }
 
-fn stale_since((kind, view): (Kind, KindView)) -> ([(&'static str, &'static str); 1], u64) {
+fn stale_since((kind, view): (ObjectKind, KindView)) -> ([(&'static str, &'static str); 1], u64) {
     let since = view.stale.map_or(0, |stale| stale.since.as_second().max(0).cast_unsigned());
     ([("resource", kind.resource())], since)
 }

@@ -15,9 +15,10 @@ use prometheus_client::registry::Registry;
 
 use crate::plan::{Family, TrafficPolicy};
 use crate::tracker::{Changes, NoLocal};
-use crate::watch::observe::{Observer, Seen};
+use crate::watch::observe::{ObservedRequest, Observer};
 
-type Ip = [(&'static str, &'static str); 1];
+/// The label of an address family.
+type FamilyLabel = [(&'static str, &'static str); 1];
 type Texts<const N: usize> = [(&'static str, String); N];
 type Histograms<L> = Labelled<L, Histogram, fn() -> Histogram>;
 type Seconds = Gauge<f64, AtomicU64>;
@@ -25,12 +26,12 @@ type Seconds = Gauge<f64, AtomicU64>;
 /// All metrics. Clones share their numbers.
 #[derive(Clone, Debug)]
 pub struct KubeProxy {
-    sync: Histograms<Ip>,
-    full: Histograms<Ip>,
-    partial: Histograms<Ip>,
-    queued: Labelled<Ip, Seconds>,
-    synced: Labelled<Ip, Seconds>,
-    programming: Histograms<Ip>,
+    sync: Histograms<FamilyLabel>,
+    full: Histograms<FamilyLabel>,
+    partial: Histograms<FamilyLabel>,
+    queued: Labelled<FamilyLabel, Seconds>,
+    synced: Labelled<FamilyLabel, Seconds>,
+    programming: Histograms<FamilyLabel>,
     pending: [Gauge; 2],
     totals: [Counter; 2],
     no_local: Labelled<[(&'static str, &'static str); 2], Gauge>,
@@ -56,7 +57,7 @@ impl Default for KubeProxy {
     }
 }
 
-const fn ip(family: Family) -> Ip {
+const fn ip(family: Family) -> FamilyLabel {
     [("ip_family", family.name())]
 }
 
@@ -192,7 +193,7 @@ const PLATFORM: &str = if cfg!(target_arch = "x86_64") {
 };
 
 impl Observer for KubeProxy {
-    fn request(&self, seen: &Seen<'_>) {
+    fn request(&self, seen: &ObservedRequest<'_>) {
         let (method, host) = (seen.method.to_string(), seen.host.to_owned());
         // The value that client-go has for requests without a response.
         let code = seen.code.map_or_else(|| "<error>".to_owned(), |code| code.to_string());

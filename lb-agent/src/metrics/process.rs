@@ -71,11 +71,11 @@ impl Collector for Process {
     }
 }
 
-/// Collects the start time alone, for `/metrics/slis`.
+/// The collector of the start time alone, for `/metrics/slis`.
 #[derive(Debug)]
-pub(super) struct Start;
+pub(super) struct StartTime;
 
-impl Collector for Start {
+impl Collector for StartTime {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
         started(&mut encoder)
     }

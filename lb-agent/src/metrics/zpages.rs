@@ -39,9 +39,10 @@ pub(super) struct Pages {
     checks: Labelled<[(&'static str, &'static str); 3], Counter>,
 }
 
+/// The content of `/statusz`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Status {
+struct Statusz {
     start_time: String,
     uptime_seconds: i64,
     go_version: &'static str,
@@ -77,7 +78,7 @@ async fn slis(State(pages): State<Pages>) -> Response {
     let help = "Result of a health check";
     registry.register("kubernetes_healthcheck", help, pages.healthy.clone());
     registry.register("kubernetes_healthchecks", "Results of health checks", pages.checks.clone());
-    registry.register_collector(Box::new(process::Start));
+    registry.register_collector(Box::new(process::StartTime));
     match text::encoded(&registry) {
         Ok(page) => ([(header::CONTENT_TYPE, text::PLAIN)], text::plain(&page)).into_response(),
         Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
@@ -87,7 +88,7 @@ async fn slis(State(pages): State<Pages>) -> Response {
 async fn statusz(State(pages): State<Pages>, headers: HeaderMap) -> Response {
     let start = Timestamp::from_second(process::start_time() as i64).unwrap_or_default();
     let up = Timestamp::now().as_second().saturating_sub(start.as_second()).max(0);
-    let status = Status {
+    let status = Statusz {
         start_time: start.to_string(),
         uptime_seconds: up,
         go_version: "",

@@ -103,7 +103,7 @@ fn delete(family: u8, named: &[u8]) -> io::Result<()> {
 
 /// The state of a reserved connection, whose beginning netfilter did not see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum State {
+pub(crate) enum ReservedState {
     /// No packet of the connection will pass netfilter.
     Unseen,
     /// An open TCP connection. netfilter does not know its sequence numbers, so it must not check them.
@@ -117,7 +117,7 @@ pub(crate) enum State {
 pub(crate) fn reserve(
     protocol: Protocol,
     original: &Tuple,
-    state: State,
+    state: ReservedState,
     seconds: u32,
     is_new: bool,
 ) -> io::Result<bool> {
@@ -126,7 +126,7 @@ pub(crate) fn reserve(
         nested(ORIGINAL, &[written(protocol, original)]),
         nested(REPLY, &[written(protocol, &original.reversed())]),
         number(TIMEOUT, seconds),
-        if state == State::Open { open() } else { Vec::new() },
+        if state == ReservedState::Open { open() } else { Vec::new() },
     ];
     let flags = if is_new { CREATE | EXCLUSIVE } else { CREATE };
     match request(NEW, flags, &body(family(original), &attributes.concat())) {

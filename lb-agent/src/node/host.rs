@@ -15,7 +15,7 @@ use tracing::{debug, info, warn};
 
 pub use error::Error;
 use loopback::Loopback;
-pub use routes::Frontends;
+pub use routes::FrontendNetworks;
 
 /// Interval of checks: `sysctl --system` and network managers restore their own values.
 const AGAIN: Duration = Duration::from_secs(30);
@@ -58,7 +58,11 @@ pub async fn open_loopback(
 }
 
 /// Keeps the routes and the loopback interface as they must be, until the sender of frontends is dropped.
-pub async fn follow(mut frontends: Receiver<Frontends>, record: PathBuf, serves_loopback: bool) {
+pub async fn follow(
+    mut frontends: Receiver<FrontendNetworks>,
+    record: PathBuf,
+    serves_loopback: bool,
+) {
     let mut failed = [false; 2];
     loop {
         let wanted = frontends.borrow_and_update().clone();
@@ -83,7 +87,7 @@ pub async fn follow(mut frontends: Receiver<Frontends>, record: PathBuf, serves_
     }
 }
 
-async fn set_routes(wanted: &Frontends) -> Result<(), Error> {
+async fn set_routes(wanted: &FrontendNetworks) -> Result<(), Error> {
     let handle = connect()?;
     routes::set(&handle, wanted).await
 }

@@ -8,7 +8,7 @@ use std::io::Result;
 use lb_common::addr::Protocol;
 use lb_common::service::Frontend;
 
-use super::sockets::{self, Next};
+use super::sockets::{self, WalkStep};
 
 /// Returns those of the frontends on which a process of this host listens.
 pub fn of(asked: &BTreeSet<Frontend>) -> Result<BTreeSet<Frontend>> {
@@ -21,7 +21,11 @@ pub fn of(asked: &BTreeSet<Frontend>) -> Result<BTreeSet<Frontend>> {
             found.insert(socket.local);
         }
         // Listening TCP sockets come first in the table, so thousands of others are not read.
-        if socket.waits || socket.local.protocol != Protocol::TCP { Next::Row } else { Next::Table }
+        if socket.waits || socket.local.protocol != Protocol::TCP {
+            WalkStep::Row
+        } else {
+            WalkStep::Table
+        }
     })?;
     Ok(found)
 }

@@ -33,15 +33,15 @@ pub(super) struct Hop {
 
 /// A nexthop object: a next hop, or the ids of other objects.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Object {
+struct NexthopObject {
     hop: Option<Hop>,
     members: Vec<u32>,
 }
 
-/// Notifications of changed objects: routes that use them lead elsewhere without a notification of their own.
-pub(super) struct Changes(TokioSocket);
+/// Notifications of changed nexthop objects: routes that use them lead elsewhere without a notification of their own.
+pub(super) struct NexthopChanges(TokioSocket);
 
-impl Changes {
+impl NexthopChanges {
     /// Subscribes to changes. Existing objects are not reported.
     pub(super) fn follow() -> io::Result<Self> {
         let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
@@ -69,17 +69,17 @@ pub(super) fn list() -> io::Result<BTreeMap<u32, Vec<Hop>>> {
 }
 
 /// Resolves groups to the next hops of their members.
-fn resolved(objects: &BTreeMap<u32, Object>) -> BTreeMap<u32, Vec<Hop>> {
+fn resolved(objects: &BTreeMap<u32, NexthopObject>) -> BTreeMap<u32, Vec<Hop>> {
     let hop = |number: &u32| objects.get(number)?.hop;
-    let hops = |object: &Object| {
+    let hops = |object: &NexthopObject| {
         object.hop.into_iter().chain(object.members.iter().filter_map(hop)).collect()
     };
     objects.iter().map(|(number, object)| (*number, hops(object))).collect()
 }
 
-fn object(body: &[u8]) -> Option<(u32, Object)> {
+fn object(body: &[u8]) -> Option<(u32, NexthopObject)> {
     let (mut number, mut device, mut has_gateway) = (None, None, false);
-    let mut object = Object::default();
+    let mut object = NexthopObject::default();
     for (kind, value) in netlink::attributes(body.get(HEAD..)?) {
         let word = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
         match kind {
@@ -101,7 +101,7 @@ fn object(body: &[u8]) -> Option<(u32, Object)> {
 mod tests {
     use super::*;
 
-    fn one(number: u32, attributes: &[(u16, Vec<u8>)]) -> (u32, Object) {
+    fn one(number: u32, attributes: &[(u16, Vec<u8>)]) -> (u32, NexthopObject) {
         let all = [&[(ID, number.to_ne_bytes().to_vec())], attributes].concat();
         let mut body = vec![0; HEAD];
         for (kind, value) in all {

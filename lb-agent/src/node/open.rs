@@ -7,7 +7,7 @@ use lb_common::addr::{Endpoint, Protocol};
 use lb_common::flow::Tuple;
 use lb_common::service::Frontend;
 
-use super::sockets::{self, Next, Socket};
+use super::sockets::{self, Socket, WalkStep};
 use crate::netfilter::conntrack::{self, Connection, Which};
 
 /// Returns the tuples of packets that arrive for connected sockets, for local ends that `is_meant` selects.
@@ -19,7 +19,7 @@ pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tu
             let own = Endpoint::new(local.ip, local.port);
             found.push((local.protocol, Tuple::new(*peer, own)));
         }
-        Next::Row
+        WalkStep::Row
     })?;
     Ok(found)
 }

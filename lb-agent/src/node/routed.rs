@@ -32,9 +32,9 @@ pub(super) enum Asks {
     List,
 }
 
-/// The content of a route.
+/// The next hops of a route, and the kind of its destination.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Route {
+struct RouteHops {
     is_default: bool,
     is_to_network: bool,
     hops: Vec<Hop>,
@@ -79,7 +79,7 @@ impl RoutedInterfaces {
         Ok(routed)
     }
 
-    fn add(&mut self, route: &Route) {
+    fn add(&mut self, route: &RouteHops) {
         for hop in &route.hops {
             if route.is_default {
                 self.default.insert(hop.device);
@@ -106,7 +106,7 @@ impl RoutedInterfaces {
 
     /// Applies the removal of a route. Others may still lead where it did, so a list is needed.
     pub(super) fn unlearn(message: &RouteMessage) -> Asks {
-        let may_matter = |route: &Route| {
+        let may_matter = |route: &RouteHops| {
             route.is_default
                 || route.is_to_network
                 || route.hops.is_empty()
@@ -117,7 +117,7 @@ impl RoutedInterfaces {
 }
 
 /// Parses a unicast route; `None` for other types.
-fn route(message: &RouteMessage) -> Option<Route> {
+fn route(message: &RouteMessage) -> Option<RouteHops> {
     if message.header.kind != RouteType::Unicast {
         return None;
     }
@@ -125,10 +125,10 @@ fn route(message: &RouteMessage) -> Option<Route> {
     let length = header.destination_prefix_length;
     // Routes to single addresses (`/32`, `/128`) are those of pods, and there are many.
     let whole = if header.address_family == AddressFamily::Inet6 { 128 } else { 32 };
-    let mut route = Route {
+    let mut route = RouteHops {
         is_default: length == 0,
         is_to_network: length != 0 && length < whole && header.protocol != RouteProtocol::Kernel,
-        ..Route::default()
+        ..RouteHops::default()
     };
     let is_gateway = |attribute: &RouteAttribute| {
         matches!(attribute, RouteAttribute::Gateway(_) | RouteAttribute::Via(_))

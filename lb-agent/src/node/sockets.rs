@@ -31,13 +31,13 @@ pub(super) struct Socket {
 
 /// The next step of a walk: another row of this table, or the next table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum WalkStep {
     Row,
     Table,
 }
 
 /// Calls `show` for every socket; it may skip the rest of a table.
-pub(super) fn walk(mut show: impl FnMut(&Socket) -> Next) -> Result<()> {
+pub(super) fn walk(mut show: impl FnMut(&Socket) -> WalkStep) -> Result<()> {
     for (file, protocol, waits) in TABLES {
         let file = match File::open(file) {
             Ok(file) => file,
@@ -49,7 +49,7 @@ pub(super) fn walk(mut show: impl FnMut(&Socket) -> Next) -> Result<()> {
             let line = line?;
             let Some((local, peer, state)) = ends(&line) else { continue };
             let local = Frontend::new(local.ip, local.port, protocol);
-            if show(&Socket { local, peer, waits: state == waits }) == Next::Table {
+            if show(&Socket { local, peer, waits: state == waits }) == WalkStep::Table {
                 break;
             }
         }

@@ -8,17 +8,17 @@ use lb_common::addr::Ip;
 use lb_common::config::Device;
 
 use super::identity::Primary;
-use super::view::{Address, Link, View};
+use super::view::{Address, Link, NamespaceView};
 
-/// The addresses of an interface, for a node.
+/// The source addresses of an interface, for a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sources<'a> {
+pub(super) struct SourceAddresses<'a> {
     pub(super) link: &'a Link,
-    pub(super) view: &'a View,
+    pub(super) view: &'a NamespaceView,
     pub(super) primary: Primary,
 }
 
-impl<'a> Sources<'a> {
+impl<'a> SourceAddresses<'a> {
     /// Returns the default source of a family: a global address of the interface or of its bridge, else the node's
     /// primary address, else any address of the interface.
     pub(super) fn first(self, v4: bool) -> Ip {

@@ -23,9 +23,9 @@ use tracing::{debug, warn};
 
 use self::events::{apply, apply_route};
 pub(super) use self::events::{is_whole, put, read};
-use self::routes::Routes;
+use self::routes::RouteLists;
 use super::routed::{Asks, RoutedInterfaces};
-use super::view::View;
+use super::view::NamespaceView;
 use super::{hidden, nexthops};
 
 /// Interval at which links and addresses are listed again. The kernel reports dropped events, so this only limits other
@@ -69,7 +69,7 @@ impl ChangeSource {
 /// A state of the namespace.
 #[derive(Clone, Debug)]
 pub struct Published {
-    pub view: Arc<View>,
+    pub view: Arc<NamespaceView>,
     /// How its last change was learnt.
     pub source: ChangeSource,
     /// The time as of which the state is valid. Later changes are not in it.
@@ -96,26 +96,26 @@ pub enum Error {
 }
 
 /// Returns the current state of the namespace once. Must not be called inside a runtime.
-pub fn look() -> Result<View, Error> {
+pub fn look() -> Result<NamespaceView, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (connection, handle, _messages) = rtnetlink::new_connection()?;
         drop(tokio::spawn(connection));
         let routed = RoutedInterfaces::list(&handle).await?;
-        Ok(View { routed, ..dump(&handle).await? })
+        Ok(NamespaceView { routed, ..dump(&handle).await? })
     })
 }
 
 /// The known state of the namespace. It outlives the sockets, which are reopened after dropped events.
 #[derive(Debug, Default)]
-struct Seen {
-    view: View,
-    routes: Routes,
+struct KnownState {
+    view: NamespaceView,
+    routes: RouteLists,
 }
 
 /// Publishes the state of the namespace to `views` until there is no receiver.
 pub async fn run(views: Sender<PublishedView>) {
-    let mut seen = Seen::default();
+    let mut seen = KnownState::default();
     while !views.is_closed() {
         // The last view stays published while the connection is made again.
         if let Err(error) = follow(&views, &mut seen).await {
@@ -126,7 +126,7 @@ pub async fn run(views: Sender<PublishedView>) {
 }
 
 /// Follows the namespace. Returns `Ok` if the kernel dropped events: those still queued are older than the next list.
-async fn follow(views: &Sender<PublishedView>, seen: &mut Seen) -> Result<(), Error> {
+async fn follow(views: &Sender<PublishedView>, seen: &mut KnownState) -> Result<(), Error> {
     // Routes have a connection of their own, so that many of them, changed or listed, delay no link event.
     let (mut links, of_links_asks, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
     let (mut routes, of_routes_asks, mut of_routes) =
@@ -154,9 +154,9 @@ async fn show(
     of_links: &mut Messages,
     of_routes: &mut Messages,
     views: &Sender<PublishedView>,
-    Seen { view, routes }: &mut Seen,
+    KnownState { view, routes }: &mut KnownState,
 ) -> Result<(), Error> {
-    let mut of_objects = nexthops::Changes::follow()?;
+    let mut of_objects = nexthops::NexthopChanges::follow()?;
     routes.restart();
     loop {
         // All is listed again from time to time, in case a change came without an event.
@@ -219,7 +219,7 @@ async fn show(
     }
 }
 
-fn publish(views: &Sender<PublishedView>, view: &View, source: ChangeSource) {
+fn publish(views: &Sender<PublishedView>, view: &NamespaceView, source: ChangeSource) {
     // The view is compared and copied outside the lock of the channel: the thread for new pods may wait for that lock.
     let last = views.borrow().as_ref().map(|published| Arc::clone(&published.view));
     // Many events change nothing that matters here. A list is published for its time.
@@ -231,8 +231,8 @@ fn publish(views: &Sender<PublishedView>, view: &View, source: ChangeSource) {
 }
 
 /// Lists all links and addresses as a view.
-async fn dump(handle: &Handle) -> Result<View, Error> {
-    let mut view = View::default();
+async fn dump(handle: &Handle) -> Result<NamespaceView, Error> {
+    let mut view = NamespaceView::default();
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
         view.put_link(&link);

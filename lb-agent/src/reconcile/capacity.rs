@@ -7,7 +7,7 @@ use lb_common::maps::name;
 use lb_common::service::Frontend;
 
 use super::Op;
-use super::frontends::Frontends;
+use super::frontends::FrontendClaims;
 use super::rows::Rows;
 use super::slot_ranges::SlotRanges;
 use super::sources::Sources;
@@ -28,9 +28,9 @@ pub struct Limits {
     pub sources: u32,
 }
 
-/// The reason why a service port is not served, or is served as before its last change.
+/// The map that is full: the reason why a service port is not served, or is served as before its last change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Refusal {
+pub enum FullMap {
     /// `SERVICES` is full.
     Services,
     /// `BACKENDS` is full.
@@ -41,7 +41,7 @@ pub enum Refusal {
     Sources,
 }
 
-impl Refusal {
+impl FullMap {
     /// Returns the map that should be larger.
     pub const fn map(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl Limits {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lack {
     /// The map that is full.
-    pub(super) refusal: Refusal,
+    pub(super) refusal: FullMap,
     /// Entries that the port needs besides those it has.
     pub(super) needed: usize,
     /// Entries that the port would need if it had none.
@@ -114,28 +114,28 @@ impl Capacity {
     /// Returns the number of entries that are free, or will be without displacing a port.
     pub(super) fn coming(
         &self,
-        refusal: Refusal,
-        frontends: &Frontends,
+        refusal: FullMap,
+        frontends: &FrontendClaims,
         dirty: &BTreeSet<Frontend>,
     ) -> usize {
         let limits = self.limits;
         match refusal {
-            Refusal::Services => {
+            FullMap::Services => {
                 let going = dirty.iter().filter(|frontend| frontends.is_going(frontend)).count();
                 (limits.services as usize + going).saturating_sub(frontends.used())
             }
-            Refusal::Backends => self.rows.free() + self.rows.waiting(),
-            Refusal::Slots => (limits.lines - self.lines.used() + self.lines.waiting()) as usize,
-            Refusal::Sources => (limits.sources as usize).saturating_sub(self.sources.len()),
+            FullMap::Backends => self.rows.free() + self.rows.waiting(),
+            FullMap::Slots => (limits.lines - self.lines.used() + self.lines.waiting()) as usize,
+            FullMap::Sources => (limits.sources as usize).saturating_sub(self.sources.len()),
         }
     }
 
     /// Reports whether entries of the full map wait to become free.
-    pub(super) fn is_giving(&self, refusal: Refusal) -> bool {
+    pub(super) fn is_giving(&self, refusal: FullMap) -> bool {
         match refusal {
-            Refusal::Backends => self.rows.is_waiting(),
-            Refusal::Slots => self.lines.is_waiting(),
-            Refusal::Services | Refusal::Sources => false,
+            FullMap::Backends => self.rows.is_waiting(),
+            FullMap::Slots => self.lines.is_waiting(),
+            FullMap::Services | FullMap::Sources => false,
         }
     }
 }

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use lb_common::addr::{Ip, Port as WirePort, Protocol};
+use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::Settings;
 use lb_common::service::{Flags, Frontend, Service, ServiceId, Set};
 
@@ -14,9 +14,9 @@ use super::Op;
 use super::ranges::{Ranges, decrement};
 use crate::plan::{FrontendKind, FrontendPlan};
 
-/// Claims, draining frontends, and a mirror of `SERVICES`.
+/// The claims of services on frontends, the draining frontends, and a mirror of `SERVICES`.
 #[derive(Debug, Default)]
-pub(super) struct Frontends {
+pub(super) struct FrontendClaims {
     written: BTreeMap<Frontend, Service>,
     claims: BTreeSet<(Frontend, ServiceId)>,
     /// Frontends that more than one service claims.
@@ -30,7 +30,7 @@ pub(super) struct Frontends {
     pub(super) ranges: Ranges,
 }
 
-impl Frontends {
+impl FrontendClaims {
     /// Makes the mirror from the content of the map, and the settings.
     pub(super) fn new(
         written: BTreeMap<Frontend, Service>,
@@ -194,7 +194,7 @@ impl Frontends {
     /// is written after the services and removed before them.
     fn write(&mut self, changes: &[(Frontend, Option<Service>)], now: Duration, ops: &mut Vec<Op>) {
         let markers = |marker: bool| {
-            changes.iter().filter(move |(frontend, _)| (frontend.port == WirePort::NONE) == marker)
+            changes.iter().filter(move |(frontend, _)| (frontend.port == Port::NONE) == marker)
         };
         let gone = markers(true).filter(|(_, service)| service.is_none());
         let come = markers(true).filter(|(_, service)| service.is_some());
@@ -245,7 +245,7 @@ const fn is_marker(service: &Service) -> bool {
 /// Returns the key of a planned frontend.
 pub(super) fn key(plan: &FrontendPlan, protocol: Protocol) -> Frontend {
     let ip = Ip::from(plan.ip);
-    let port = WirePort::new(plan.port);
+    let port = Port::new(plan.port);
     match plan.kind {
         FrontendKind::NodePort => Frontend::node_port(ip, port, protocol),
         FrontendKind::ClusterIp | FrontendKind::ExternalIp | FrontendKind::LoadBalancer => {

@@ -13,12 +13,12 @@ use reading::{claims, flags, lean, rank};
 use super::frontends::key;
 use super::rows_by_endpoint::RowsByEndpoint;
 use super::slot_ranges::Range;
-use super::{Reconciler, Refusal, Transaction};
+use super::{FullMap, Reconciler, Transaction};
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
 /// The result of placing a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum Placement {
     /// The plan is programmed.
     Placed,
     /// The plan waits for room that will become free.
@@ -29,7 +29,7 @@ pub(super) enum Outcome {
 
 /// The programmed state of a service port.
 #[derive(Debug)]
-pub(super) struct Port {
+pub(super) struct ProgrammedPort {
     pub(super) plan: PortPlan,
     pub(super) rows: RowsByEndpoint,
     /// Backends under traffic policy Cluster.
@@ -56,7 +56,7 @@ impl Members {
     }
 }
 
-impl Port {
+impl ProgrammedPort {
     /// Returns the rank of the port when several claim a frontend: the smaller wins.
     pub(super) const fn seniority(&self) -> (&(i64, String), &PortKey) {
         (&self.plan.age, &self.plan.key)
@@ -79,12 +79,12 @@ impl Port {
     }
 
     /// Returns how many entries of a map removing the port would free.
-    pub(super) fn holds(&self, refusal: Refusal) -> usize {
+    pub(super) fn holds(&self, refusal: FullMap) -> usize {
         match refusal {
-            Refusal::Services => self.plan.frontends.len(),
-            Refusal::Backends => self.rows.len(),
-            Refusal::Slots => self.ranges().iter().map(|range| range.lines as usize).sum(),
-            Refusal::Sources => self.plan.sources.len(),
+            FullMap::Services => self.plan.frontends.len(),
+            FullMap::Backends => self.rows.len(),
+            FullMap::Slots => self.ranges().iter().map(|range| range.lines as usize).sum(),
+            FullMap::Sources => self.plan.sources.len(),
         }
     }
 
@@ -100,21 +100,21 @@ impl Reconciler {
         plan: PortPlan,
         now: Duration,
         transaction: &mut Transaction,
-    ) -> Outcome {
+    ) -> Placement {
         let known = self.names.get(&plan.key);
         if known.and_then(|id| self.ports.get(id)).is_some_and(|port| port.plan == plan) {
-            return Outcome::Placed;
+            return Placement::Placed;
         }
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or_else(|| self.names.next());
         if let Err(lack) = self.place(id, &plan, now, transaction) {
             let waits = self.displace_younger(&plan, lack, now, transaction);
             self.refused.insert(lack.refusal, plan);
-            return if waits { Outcome::Waits } else { Outcome::Refused };
+            return if waits { Placement::Waits } else { Placement::Refused };
         }
         self.ports.record_age(&plan.age);
         self.names.give(&plan.key, id);
         self.claim(id, lean(plan), transaction);
-        Outcome::Placed
+        Placement::Placed
     }
 
     /// Removes a port, and retires its rows and sets for a grace period.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lb_common::service::ServiceId;
 
-use super::{Port, Refusal};
+use super::{FullMap, ProgrammedPort};
 use crate::plan::{PortKey, PortPlan};
 
 /// The order in which ports get room.
@@ -12,46 +12,46 @@ pub(super) type Seniority = ((i64, String), PortKey);
 
 /// The Service ports in the maps, those of this run and those of an earlier one, by service id.
 #[derive(Debug)]
-pub(super) struct Ports {
+pub(super) struct ProgrammedPorts {
     /// Programmed ports. They are boxed, because half of the slots of a B-tree are empty.
-    programmed: BTreeMap<ServiceId, Box<Port>>,
+    programmed: BTreeMap<ServiceId, Box<ProgrammedPort>>,
     /// Ports of an earlier run that no plan has claimed yet.
-    orphans: BTreeMap<ServiceId, Port>,
+    orphans: BTreeMap<ServiceId, ProgrammedPort>,
     /// Age of the youngest port so far: no programmed port is younger.
     youngest: (i64, String),
 }
 
-impl Ports {
+impl ProgrammedPorts {
     /// Starts with the ports of an earlier run, and none of this one.
-    pub(super) const fn after(orphans: BTreeMap<ServiceId, Port>) -> Self {
+    pub(super) const fn after(orphans: BTreeMap<ServiceId, ProgrammedPort>) -> Self {
         Self { programmed: BTreeMap::new(), orphans, youngest: (0, String::new()) }
     }
 
     /// Returns the port of an id, if it is programmed.
-    pub(super) fn get(&self, id: ServiceId) -> Option<&Port> {
+    pub(super) fn get(&self, id: ServiceId) -> Option<&ProgrammedPort> {
         self.programmed.get(&id).map(|port| &**port)
     }
 
-    pub(super) fn get_mut(&mut self, id: ServiceId) -> Option<&mut Port> {
+    pub(super) fn get_mut(&mut self, id: ServiceId) -> Option<&mut ProgrammedPort> {
         self.programmed.get_mut(&id).map(|port| &mut **port)
     }
 
     /// Returns all programmed ports.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (ServiceId, &Port)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ServiceId, &ProgrammedPort)> {
         self.programmed.iter().map(|(id, port)| (*id, &**port))
     }
 
     /// Removes and returns the programmed port of an id, or else its orphan.
-    pub(super) fn take(&mut self, id: ServiceId) -> Option<Box<Port>> {
+    pub(super) fn take(&mut self, id: ServiceId) -> Option<Box<ProgrammedPort>> {
         self.programmed.remove(&id).or_else(|| self.orphans.remove(&id).map(Box::new))
     }
 
     /// Removes and returns the programmed port of an id.
-    pub(super) fn remove(&mut self, id: ServiceId) -> Option<Box<Port>> {
+    pub(super) fn remove(&mut self, id: ServiceId) -> Option<Box<ProgrammedPort>> {
         self.programmed.remove(&id)
     }
 
-    pub(super) fn insert(&mut self, id: ServiceId, port: Box<Port>) {
+    pub(super) fn insert(&mut self, id: ServiceId, port: Box<ProgrammedPort>) {
         drop(self.programmed.insert(id, port));
     }
 
@@ -68,7 +68,7 @@ impl Ports {
     }
 
     /// Returns the ports that are younger than `plan` and hold entries of the full map, with the number of entries.
-    pub(super) fn younger(&self, plan: &PortPlan, refusal: Refusal) -> BTreeMap<Seniority, usize> {
+    pub(super) fn younger(&self, plan: &PortPlan, refusal: FullMap) -> BTreeMap<Seniority, usize> {
         let mine = (&plan.age, &plan.key);
         let younger = self.programmed.values().filter(|port| port.seniority() > mine);
         younger
@@ -82,12 +82,12 @@ impl Ports {
         self.orphans.contains_key(&id)
     }
 
-    pub(super) fn add_orphan(&mut self, id: ServiceId, port: Port) {
+    pub(super) fn add_orphan(&mut self, id: ServiceId, port: ProgrammedPort) {
         drop(self.orphans.insert(id, port));
     }
 
     /// Removes and returns the ports that no plan has claimed.
-    pub(super) fn take_orphans(&mut self) -> BTreeMap<ServiceId, Port> {
+    pub(super) fn take_orphans(&mut self) -> BTreeMap<ServiceId, ProgrammedPort> {
         std::mem::take(&mut self.orphans)
     }
 }

@@ -8,24 +8,24 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::capacity::Lack;
-use super::{Op, Outcome, Reconciler, Refusal, Transaction};
+use super::{FullMap, Op, Placement, Reconciler, Transaction};
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
 /// The plans that found no room.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    plans: BTreeMap<PortKey, (Refusal, PortPlan)>,
+    plans: BTreeMap<PortKey, (FullMap, PortPlan)>,
     /// Whether entries became free since the last retry.
     has_freed: bool,
 }
 
 impl Refused {
     /// Returns the refused ports with their reasons.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&PortKey, Refusal)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&PortKey, FullMap)> {
         self.plans.iter().map(|(key, (refusal, _))| (key, *refusal))
     }
 
-    pub(super) fn insert(&mut self, refusal: Refusal, plan: PortPlan) {
+    pub(super) fn insert(&mut self, refusal: FullMap, plan: PortPlan) {
         drop(self.plans.insert(plan.key.clone(), (refusal, plan)));
     }
 
@@ -45,11 +45,11 @@ impl Refused {
     }
 
     /// Removes and returns all plans for a retry, the oldest first; none if nothing became free.
-    fn take(&mut self) -> Vec<(Refusal, PortPlan)> {
+    fn take(&mut self) -> Vec<(FullMap, PortPlan)> {
         if !std::mem::take(&mut self.has_freed) {
             return Vec::new();
         }
-        let mut waiting: Vec<(Refusal, PortPlan)> =
+        let mut waiting: Vec<(FullMap, PortPlan)> =
             std::mem::take(&mut self.plans).into_values().collect();
         waiting
             .sort_by(|(_, left), (_, right)| (&left.age, &left.key).cmp(&(&right.age, &right.key)));
@@ -105,7 +105,7 @@ impl Reconciler {
     fn send_away(
         &mut self,
         key: &PortKey,
-        refusal: Refusal,
+        refusal: FullMap,
         now: Duration,
         transaction: &mut Transaction,
     ) {
@@ -130,7 +130,7 @@ impl Reconciler {
             if waits {
                 self.refused.plans.entry(plan.key.clone()).or_insert((refusal, plan));
             } else {
-                waits = self.put(plan, now, &mut transaction) == Outcome::Waits;
+                waits = self.put(plan, now, &mut transaction) == Placement::Waits;
             }
         }
         self.finish(now, transaction)

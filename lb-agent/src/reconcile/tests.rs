@@ -13,7 +13,7 @@ use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::{NodeSettings, Prefix};
 use lb_common::service::{Flags, Frontend};
 
-use super::{Change, GRACE, Limits, Op, Reconciler, Refusal};
+use super::{Change, FullMap, GRACE, Limits, Op, Reconciler};
 use crate::plan::{
     EndpointPlan, Family, FrontendKind, FrontendPlan, PortKey, PortPlan, ServiceName,
 };
@@ -134,7 +134,7 @@ fn refused_port_is_named_and_served_later() {
     world.plan(vec![change(2, Some(plan(2, Protocol::TCP, 0, &[(1, 2), (2, 2)])))]);
     let refused: Vec<_> =
         world.reconciler.refused().map(|(key, why)| (key.service.clone(), why)).collect();
-    assert_eq!(refused, [(service(2), Refusal::Backends)]);
+    assert_eq!(refused, [(service(2), FullMap::Backends)]);
     world.plan(vec![change(1, None)]);
     world.pass(GRACE);
     assert_eq!(world.reconciler.refused().count(), 0);

@@ -45,9 +45,9 @@ impl Attach for Datapath {
     }
 }
 
-/// The result of the last attempt at an interface.
+/// The last attempt at an interface, and its result.
 #[derive(Debug)]
-struct Outcome {
+struct Attempt {
     device: String,
     /// Id of the XDP program on the interface before the attempt.
     found: u32,
@@ -58,7 +58,7 @@ struct Outcome {
     is_lost: bool,
 }
 
-impl Outcome {
+impl Attempt {
     /// Reports whether the attempt is repeated even if nothing changed.
     fn is_tried_again(&self) -> bool {
         self.is_lost || self.refused.as_deref() == Some(OCCUPIED)
@@ -68,7 +68,7 @@ impl Outcome {
 /// The external interfaces, with the last attempt at each.
 #[derive(Debug, Default)]
 pub(super) struct Accelerator {
-    outcomes: BTreeMap<u32, Outcome>,
+    outcomes: BTreeMap<u32, Attempt>,
     /// Whether an interface waits until tc expects packets from XDP.
     waits: bool,
     /// Whether an interface has the program, or is about to get it.
@@ -103,7 +103,7 @@ impl Accelerator {
         for link in external {
             // Another XDP program may have been detached without a notification (the kernel sends none for links), and
             // ours may have been removed.
-            let is_new = |last: &Outcome| {
+            let is_new = |last: &Attempt| {
                 let is_other = last.found != link.xdp || last.device != link.name;
                 last.is_tried_again() || is_other
             };
@@ -112,7 +112,7 @@ impl Accelerator {
             }
             changed |= self.look_out(setting, link.index, datapath);
         }
-        let may = |outcome: &Outcome| outcome.refused.is_none() || outcome.is_tried_again();
+        let may = |outcome: &Attempt| outcome.refused.is_none() || outcome.is_tried_again();
         // A program that could not be detached, or one of an earlier run on another interface, is still attached.
         self.may_be_on = self.waits
             || self.outcomes.values().any(may)
@@ -148,7 +148,7 @@ impl Accelerator {
 
     /// Returns the indices of the interfaces that XDP may redirect to.
     pub(super) fn redirect_targets(&self) -> BTreeSet<u32> {
-        let redirects = |outcome: &Outcome| outcome.refused.is_none() && outcome.keeps.is_none();
+        let redirects = |outcome: &Attempt| outcome.refused.is_none() && outcome.keeps.is_none();
         self.outcomes.iter().filter(|(_, it)| redirects(it)).map(|(index, _)| *index).collect()
     }
 
@@ -177,11 +177,11 @@ impl Accelerator {
         let device = link.name.clone();
         let last = self.outcomes.remove(&link.index);
         // `status` finds the outcome by the name of the interface.
-        let is_same = |last: &Outcome| last.refused == refused && last.device == device;
+        let is_same = |last: &Attempt| last.refused == refused && last.device == device;
         let changed = !last.as_ref().is_some_and(is_same);
         let is_lost = refused.is_some() && last.as_ref().is_some_and(|last| last.is_lost);
         let keeps = last.and_then(|last| last.keeps);
-        let outcome = Outcome { device: device.clone(), found: link.xdp, refused, keeps, is_lost };
+        let outcome = Attempt { device: device.clone(), found: link.xdp, refused, keeps, is_lost };
         if changed {
             match &outcome.refused {
                 None => info!(interface = device, "XDP in use"),
@@ -209,7 +209,7 @@ impl Accelerator {
 
     /// Returns by interface name: empty if the program is attached and redirects, else why not.
     pub(super) fn refusals(&self) -> BTreeMap<String, String> {
-        let why = |it: &Outcome| it.refused.clone().or_else(|| it.keeps.clone());
+        let why = |it: &Attempt| it.refused.clone().or_else(|| it.keeps.clone());
         let outcomes = self.outcomes.values();
         outcomes.map(|it| (it.device.clone(), why(it).unwrap_or_default())).collect()
     }

@@ -29,7 +29,7 @@ use crate::health::{Health, NodeState};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::node::Primary;
-use crate::node::host::Frontends;
+use crate::node::host::FrontendNetworks;
 use crate::node::watch::PublishedView;
 use crate::plan::Family;
 use crate::reconcile::{Change, Op, Reconciler};
@@ -75,7 +75,7 @@ pub(super) struct Agent {
     /// Whether nothing of an earlier run's data path is left ([`Devices::finish_upgrade`]).
     pub(super) is_upgraded: bool,
     /// Publishes the frontends that processes of this host need routes to.
-    pub(super) frontends: watch::Sender<Frontends>,
+    pub(super) frontends: watch::Sender<FrontendNetworks>,
     /// Whether those frontends may have changed since they were published.
     pub(super) frontends_are_due: bool,
     pub(super) lifetimes: Lifetimes,

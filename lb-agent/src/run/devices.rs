@@ -20,7 +20,7 @@ use lb_common::addr::Ip;
 use lb_common::config::Settings;
 use tokio::sync::watch;
 
-use self::acceleration::Acceleration;
+use self::acceleration::AccelerationState;
 use self::addresses::Addresses;
 use self::attachments::Attachments;
 use self::facts::Facts;
@@ -33,7 +33,8 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::{Published, PublishedView};
 use crate::node::{
-    Primary, View, addresses, assignments, hidden, kept, settings as node_settings, stranded,
+    NamespaceView, Primary, addresses, assignments, hidden, kept, settings as node_settings,
+    stranded,
 };
 use crate::snapshot::NodeSpec;
 
@@ -42,12 +43,12 @@ use crate::snapshot::NodeSpec;
 pub(super) struct Devices {
     maps: Maps,
     facts: Facts,
-    view: Option<Arc<View>>,
+    view: Option<Arc<NamespaceView>>,
     attachments: Attachments,
     addresses: Addresses,
     /// Addresses at which no answer can arrive.
     stranded: BTreeSet<Ip>,
-    acceleration: Acceleration,
+    acceleration: AccelerationState,
     reports: Reports,
 }
 
@@ -66,7 +67,7 @@ impl Devices {
             view: None,
             addresses: Addresses::after(maps, &before)?,
             stranded: BTreeSet::new(),
-            acceleration: Acceleration::after(&datapath),
+            acceleration: AccelerationState::after(&datapath),
             maps: datapath.maps()?,
             attachments: Attachments::after(datapath, views, numbers)?,
             reports: Reports::default(),

@@ -10,12 +10,12 @@ use lb_common::service::ServiceId;
 use tracing::{info, warn};
 
 use super::devices::address;
-use crate::health_check::{Addresses, HealthChecks, Where};
+use crate::health_check::{HealthChecks, ListenAddresses, Where};
 use crate::kube_events::{EventContent, Events};
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::plan::{Family, PortKey, ServiceName};
 use crate::reconcile::Reconciler;
-use crate::snapshot::{Finding, Kind, NodeSpec};
+use crate::snapshot::{Finding, NodeSpec, ObjectKind};
 use crate::tracker::Tracker;
 use crate::translate::Translated;
 use crate::words;
@@ -92,7 +92,7 @@ impl Reporter {
         };
         let [v4, v6] = all;
         let (v4, v6) = (place(Family::V4, v4), place(Family::V6, v6));
-        self.checks.set_addresses(Addresses { v4, v6 });
+        self.checks.set_addresses(ListenAddresses { v4, v6 });
     }
 
     /// Retries listeners and reports their failures, once a second.
@@ -110,7 +110,7 @@ impl Reporter {
     fn unread(&self, tracker: &Tracker, finding: &Finding) {
         let (reason, action) = UNREAD;
         let object = &finding.object;
-        let is_service = object.kind == Kind::Service.name();
+        let is_service = object.kind == ObjectKind::Service.name();
         let service = is_service.then(|| ServiceName {
             namespace: object.namespace.clone(),
             name: object.name.clone(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use crate::maps::{SHAPES, Shape};
+use crate::maps::{MapShape, SHAPES};
 use crate::reconcile::Limits;
 
 /// Memory that is not for maps, in bytes: the programs, the agent, and the verifier while it checks programs (40 MB on
@@ -59,11 +59,11 @@ pub(super) fn fit(
 ) {
     let available = limit.saturating_sub(other_memory(need));
     loop {
-        let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
+        let entries = |shape: &MapShape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
         if total(entries) <= available {
             return;
         }
-        let may_shrink = |shape: &&Shape| {
+        let may_shrink = |shape: &&MapShape| {
             floors.get(shape.name).is_some_and(|floor| entries(shape) / 2 >= *floor)
         };
         let largest = SHAPES.iter().filter(may_shrink).max_by_key(|it| it.bytes(entries(it)));
@@ -82,7 +82,7 @@ pub(super) fn problem(
     limit: Option<u64>,
 ) -> Option<String> {
     let limit = limit?;
-    let entries = |shape: &Shape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
+    let entries = |shape: &MapShape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
     let needed = total(entries).saturating_add(other_memory(need));
     let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > limit).then(|| {
@@ -96,7 +96,7 @@ pub(super) fn problem(
 }
 
 /// Returns the memory of all maps when full, in bytes.
-fn total(entries: impl Fn(&Shape) -> u32) -> u64 {
+fn total(entries: impl Fn(&MapShape) -> u32) -> u64 {
     SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum()
 }
 

@@ -14,7 +14,7 @@ use tokio::time::sleep;
 use tower::ServiceExt as _;
 use tracing::{debug, info, warn};
 
-use crate::http_server::connections::{Connection, Connections, Progress};
+use crate::http_server::connections::{Connections, HttpConnection, Progress};
 use crate::http_server::serve as serve_connection;
 
 /// Pause between attempts, as in kube-proxy.
@@ -94,7 +94,7 @@ async fn accept(listener: TcpListener, router: Router) {
         let progress = Progress::begin();
         let answer = answer(stream, router.clone(), Arc::clone(&progress));
         let task = tokio::spawn(answer).abort_handle();
-        connections.admit(Connection { of: 0, from: from.ip(), progress, task });
+        connections.admit(HttpConnection { of: 0, from: from.ip(), progress, task });
         // A request may already be waiting; it is read before the next connection is accepted.
         yield_now().await;
     }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use lb_common::maps::name;
 
 use super::memory;
-use crate::maps::{SHAPES, Shape};
+use crate::maps::{MapShape, SHAPES};
 use crate::reconcile::Limits;
 
 /// Smallest size of tables that packets fill, whatever the memory limit.
@@ -33,11 +33,11 @@ pub(super) fn chosen(
         // get the same sizes.
         let wanted = need.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX / 2);
         floors.insert(name, wanted.max(LEAST));
-        let default = Shape::of(name).map_or(0, |shape| shape.entries);
+        let default = MapShape::of(name).map_or(0, |shape| shape.entries);
         sizes.insert(name, wanted.max(default));
     }
     for (name, entries) in configured {
-        for shape in Shape::sized_by(name) {
+        for shape in MapShape::sized_by(name) {
             floors.remove(shape.name);
             sizes.insert(shape.name, *entries);
         }
@@ -45,7 +45,8 @@ pub(super) fn chosen(
     if let Some(limit) = limit {
         memory::fit(&mut sizes, &floors, need, limit);
     }
-    let is_sizable = |name: &str| Shape::of(name).is_some_and(|shape| shape.content.is_sizable());
+    let is_sizable =
+        |name: &str| MapShape::of(name).is_some_and(|shape| shape.content.is_sizable());
     let sizes = sizes.into_iter().filter(|(name, _)| is_sizable(name));
     sizes.map(|(name, size)| (name.to_owned(), size)).collect()
 }
@@ -86,7 +87,7 @@ mod tests {
         assert_eq!(sizes["SERVICES"], 100);
         assert_eq!(sizes["BACKENDS"], 524_288);
         assert_eq!((sizes["FLOWS4"], sizes["FLOWS6"]), (7, 7));
-        assert_eq!(sizes["MAGLEV"], Shape::of("MAGLEV").unwrap().entries);
+        assert_eq!(sizes["MAGLEV"], MapShape::of("MAGLEV").unwrap().entries);
     }
 
     #[test]

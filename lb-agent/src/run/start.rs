@@ -24,7 +24,7 @@ use crate::metrics::kube_proxy::KubeProxy;
 use crate::snapshot::{Event, NodeContext, ViewHealth};
 use crate::tracker::Tracker;
 use crate::watch::client::Server;
-use crate::watch::source_address::Own;
+use crate::watch::source_address::AddressUpdates;
 use crate::watch::{ListMode, Watch};
 
 /// Time limits for the objects that determine the sizes of maps.
@@ -63,7 +63,7 @@ pub(super) async fn start_servers(
     view: ViewHealth,
     shared: &Arc<maps::Maps>,
 ) -> Result<(), Error> {
-    let sources = metrics::Sources {
+    let sources = metrics::MetricSources {
         maps: Arc::clone(shared),
         numbers: Arc::clone(&agent.numbers),
         health: agent.health.clone(),
@@ -145,7 +145,7 @@ pub(super) async fn start_source(
     view: &ViewHealth,
     kube_proxy: &KubeProxy,
     events: mpsc::Sender<Event>,
-    own: Own,
+    own: AddressUpdates,
 ) -> Result<Option<Client>, Error> {
     let view = view.clone();
     if let Some(directory) = manifests {
@@ -168,13 +168,13 @@ pub(super) async fn start_source(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::snapshot::Kind;
+    use crate::snapshot::ObjectKind;
 
     #[tokio::test]
     async fn wait_for_slow_lists_is_bounded() {
         let (sender, mut events) = mpsc::channel(1);
         let source = tokio::spawn(async move {
-            while sender.send(Event::ListBegan(Kind::Service)).await.is_ok() {}
+            while sender.send(Event::ListBegan(ObjectKind::Service)).await.is_ok() {}
         });
         let mut tracker = Tracker::new(NodeContext::named("here"));
         let (silence, in_all) = (Duration::from_hours(1), Duration::from_millis(50));
@@ -189,7 +189,7 @@ mod tests {
     #[tokio::test]
     async fn complete_lists_end_the_wait() {
         let (sender, mut events) = mpsc::channel(10);
-        for kind in [Kind::Service, Kind::Slice, Kind::Node] {
+        for kind in [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node] {
             sender.send(Event::Synced(kind)).await.expect("a receiver");
         }
         let mut tracker = Tracker::new(NodeContext::named("here"));

@@ -11,9 +11,9 @@ use super::sweeper::period;
 use super::{memory, sizes};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
-use crate::node::host::Frontends;
+use crate::node::host::FrontendNetworks;
 use crate::node::listeners;
-use crate::reconcile::{Reconciler, Refusal};
+use crate::reconcile::{FullMap, Reconciler};
 use crate::sweep::{self, Report};
 use crate::syscall::{give_memory_back, monotonic, unhurried};
 use crate::words;
@@ -89,7 +89,7 @@ impl Agent {
             return;
         }
         let networks = self.reconciler.networks(|ip| self.devices.is_own(ip));
-        let wanted = Frontends { networks, sources: self.devices.primary() };
+        let wanted = FrontendNetworks { networks, sources: self.devices.primary() };
         self.frontends.send_if_modified(|frontends| {
             let differs = *frontends != wanted;
             if differs {
@@ -107,7 +107,7 @@ impl Agent {
         }
         let (need, has) = (self.tracker.demand(), self.reconciler.limits());
         let small = sizes::outgrown(&self.configured_sizes, &need, &has, memory::limit());
-        let helps = |(_, refusal): (_, Refusal)| small.contains(&refusal.map());
+        let helps = |(_, refusal): (_, FullMap)| small.contains(&refusal.map());
         let wants = self.reconciler.refused().any(helps);
         if wants {
             info!(maps = small.join(" "), "maps are too small; restarting with larger ones");

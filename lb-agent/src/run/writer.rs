@@ -14,7 +14,7 @@ use std::time::Instant;
 use lb_common::service::{Frontend, ServiceId, Source};
 use tracing::{error, info, warn};
 
-use crate::maps::{Error as Failure, Maps};
+use crate::maps::{Error, Maps};
 use crate::metrics::Numbers;
 use crate::reconcile::Op;
 
@@ -29,16 +29,16 @@ const ATTEMPTS: u32 = 3;
 /// turns.
 const TURN: usize = 2_000;
 
-/// The tables that operations are applied to; a test has its own.
-pub(super) trait Table {
-    fn apply(&mut self, op: &Op) -> Result<(), Failure>;
+/// The target that operations are applied to: the maps. A test has its own.
+pub(super) trait WriteTarget {
+    fn apply(&mut self, op: &Op) -> Result<(), Error>;
 
     /// Reports whether a frontend has an entry.
     fn has(&self, frontend: &Frontend) -> bool;
 }
 
-impl Table for Maps {
-    fn apply(&mut self, op: &Op) -> Result<(), Failure> {
+impl WriteTarget for Maps {
+    fn apply(&mut self, op: &Op) -> Result<(), Error> {
         Self::apply(self, op)
     }
 
@@ -50,12 +50,12 @@ impl Table for Maps {
 
 /// An entry of a map in which every entry belongs to one service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Entry {
+enum MapEntry {
     Service(Frontend),
     Source(Source, u32),
 }
 
-impl Entry {
+impl MapEntry {
     const fn of(op: &Op) -> Option<Self> {
         match op {
             Op::PutService { frontend, .. } | Op::RemoveService { frontend } => {
@@ -88,7 +88,7 @@ const fn put_for(op: &Op) -> Option<ServiceId> {
 
 /// An entry that the kernel refused.
 #[derive(Debug)]
-struct Refused {
+struct RefusedEntry {
     op: Op,
     why: String,
     /// Whether the map still has the earlier entry, which is served.
@@ -103,12 +103,12 @@ pub(super) struct Writer<T> {
     /// Time since which an operation holds up the queue.
     failing: Option<Instant>,
     /// Refused entries, which do not hold up the queue.
-    aside: BTreeMap<Entry, Refused>,
+    aside: BTreeMap<MapEntry, RefusedEntry>,
     /// The refused entry that was retried last.
-    tried: Option<Entry>,
+    tried: Option<MapEntry>,
 }
 
-impl<T: Table> Writer<T> {
+impl<T: WriteTarget> Writer<T> {
     pub(super) const fn new(maps: T) -> Self {
         Self { maps, queue: VecDeque::new(), failing: None, aside: BTreeMap::new(), tried: None }
     }
@@ -147,13 +147,13 @@ impl<T: Table> Writer<T> {
     }
 
     /// Returns the entries to retry now: those after the last one that was tried, then from the first.
-    fn turn(&mut self) -> Vec<Entry> {
+    fn turn(&mut self) -> Vec<MapEntry> {
         let last = self.tried;
         // Entries are retried in turn, so that a few entries that always fail do not keep the others from being tried.
         let behind = self.aside.range((last.map_or(Unbounded, Excluded), Unbounded));
         let up_to = last.map(|last| self.aside.range((Unbounded, Included(last))));
         let all = behind.chain(up_to.into_iter().flatten());
-        let turn: Vec<Entry> = all.map(|(entry, _)| *entry).take(TURN).collect();
+        let turn: Vec<MapEntry> = all.map(|(entry, _)| *entry).take(TURN).collect();
         self.tried = turn.last().copied().or(last);
         turn
     }
@@ -184,14 +184,14 @@ impl<T: Table> Writer<T> {
 
     /// Returns the services some of whose entries were refused, and why.
     pub(super) fn unwritten(&self) -> Vec<(ServiceId, String)> {
-        let of = |refused: &Refused| Some((put_for(&refused.op)?, refused.why.clone()));
+        let of = |refused: &RefusedEntry| Some((put_for(&refused.op)?, refused.why.clone()));
         self.aside.values().filter_map(of).collect()
     }
 
     fn drain(&mut self, numbers: &Numbers) {
         let mut done = 0;
         while let Some(op) = self.queue.pop_front() {
-            let entry = Entry::of(&op);
+            let entry = MapEntry::of(&op);
             if let Some(entry) = &entry {
                 // A newer write of the same entry replaces the one that was refused.
                 drop(self.aside.remove(entry));
@@ -200,7 +200,8 @@ impl<T: Table> Writer<T> {
                 && self.waits(&op)
             {
                 drop(
-                    self.aside.insert(entry, Refused { op, why: String::new(), is_served: false }),
+                    self.aside
+                        .insert(entry, RefusedEntry { op, why: String::new(), is_served: false }),
                 );
                 continue;
             }
@@ -215,7 +216,7 @@ impl<T: Table> Writer<T> {
                     matches!(&op, Op::PutService { frontend, .. } if self.maps.has(frontend));
                 let why = crate::chain(&failure);
                 warn!(?entry, is_served, error = why, "map refused an entry; retrying");
-                drop(self.aside.insert(entry, Refused { op, why, is_served }));
+                drop(self.aside.insert(entry, RefusedEntry { op, why, is_served }));
             } else {
                 Numbers::add(&numbers.operations, done);
                 // All later writes wait for this one: they may depend on it.
@@ -231,7 +232,7 @@ impl<T: Table> Writer<T> {
         }
     }
 
-    fn attempt(&mut self, op: &Op) -> Result<(), Failure> {
+    fn attempt(&mut self, op: &Op) -> Result<(), Error> {
         let mut result = self.maps.apply(op);
         for _ in 1..ATTEMPTS {
             if result.is_ok() {
@@ -242,7 +243,7 @@ impl<T: Table> Writer<T> {
         result
     }
 
-    fn fail(&mut self, failure: &Failure) {
+    fn fail(&mut self, failure: &Error) {
         if self.failing.is_none() {
             let (error, waiting) = (crate::chain(failure), self.queue.len());
             error!(error, waiting, "map refused a write; retrying every second");

@@ -25,7 +25,7 @@ use crate::words;
 /// A difference between the desired state and the maps.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Difference {
+pub struct StateDifference {
     frontend: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<String>,
@@ -54,7 +54,7 @@ fn compare(
     wanted: Vec<Change>,
     actual: &Actual,
     state_file: &StateFile,
-) -> Vec<Difference> {
+) -> Vec<StateDifference> {
     let mut reconciler = Reconciler::new(limits);
     let mut image = Image::default();
     // The agent's own code makes the maps of the desired state, in memory.
@@ -71,7 +71,7 @@ fn compare(
         let service = service.or_else(|| state_file.names.get(&hold?.service)).cloned();
         let mut add = |what: String| {
             let (frontend, service) = (words::frontend(frontend), service.clone());
-            all.push(Difference { frontend, service, what });
+            all.push(StateDifference { frontend, service, what });
         };
         match (want, hold) {
             (Some(want), Some(hold)) => {
@@ -201,7 +201,7 @@ fn members(actual: &Actual, id: u32, set: Set, which: &str) -> BTreeSet<String> 
     rows.iter().filter_map(row).map(word).collect()
 }
 
-impl Row for Difference {
+impl Row for StateDifference {
     const HEADINGS: (&'static [&'static str], &'static [&'static str]) =
         (&["FRONTEND", "SERVICE", "DIFFERENCE"], &[]);
     const NONE: &'static str = "no differences";

@@ -26,14 +26,14 @@ mod route;
 
 pub use explanation::Explanation;
 use live::Live;
-use origin::Origin;
+use origin::ClientPlace;
 
 /// The maximum IP packet size assumed where the route's MTU is not queried: a first packet is short.
 const MTU: u16 = u16::MAX;
 
-/// The packet to explain.
+/// The packet of a client, to be explained.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct ClientPacket {
     /// Address and port of the client.
     pub from: SocketAddr,
     /// The destination of the client, usually a frontend.
@@ -44,14 +44,14 @@ pub struct Question {
 }
 
 /// Runs the packet through the data path.
-pub fn explain(bpf_dir: &Path, question: &Question) -> Result<Explanation, Error> {
+pub fn explain(bpf_dir: &Path, question: &ClientPacket) -> Result<Explanation, Error> {
     let (from, to) = (question.from.ip(), question.to.ip());
     if from.is_ipv4() != to.is_ipv4() {
         return Err(Error::Families(from, to));
     }
     let maps = open(bpf_dir)?;
     let settings = maps.settings()?;
-    let origin = Origin::find(&maps, &settings, question)?;
+    let origin = ClientPlace::find(&maps, &settings, question)?;
     let mut passed = pass(&maps, &origin, question, BTreeMap::new())?;
     if passed.verdict == Verdict::Drop(DropReason::NoRoute) {
         // The route of a packet of this node is queried only when its backend is known.
@@ -77,8 +77,8 @@ struct Passed {
 
 fn pass(
     maps: &Maps,
-    origin: &Origin,
-    question: &Question,
+    origin: &ClientPlace,
+    question: &ClientPacket,
     routes: BTreeMap<Ip, KnownRoute>,
 ) -> Result<Passed, Error> {
     let live = Live::new(maps)?;
@@ -96,7 +96,7 @@ fn pass(
 /// Returns the frontend that was found, if any.
 fn frontend(
     maps: &Maps,
-    question: &Question,
+    question: &ClientPacket,
     passed: &Passed,
 ) -> Result<Option<(Frontend, Service)>, Error> {
     let (ip, port) =

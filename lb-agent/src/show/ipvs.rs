@@ -11,13 +11,13 @@ use lb_common::service::ServiceId;
 
 use super::Error;
 use super::flows::is_open;
-use super::list::{Entry, entries};
+use super::list::{ListedFrontend, entries};
 use crate::cli::Scope;
 use crate::datapath::open;
 use crate::words;
 
 /// The number of open connections and of other flows.
-type Counts = (u64, u64);
+type FlowCounts = (u64, u64);
 
 /// Returns all frontends in the maps.
 pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
@@ -35,13 +35,13 @@ pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     Ok(layout(&all, &flows))
 }
 
-fn count(key: &FlowKey, flow: &Flow, flows: &mut BTreeMap<(ServiceId, String), Counts>) {
+fn count(key: &FlowKey, flow: &Flow, flows: &mut BTreeMap<(ServiceId, String), FlowCounts>) {
     let backend = words::endpoint(flow.to.destination, flow.to.destination_port).to_string();
     let counts = flows.entry((flow.service, backend)).or_default();
     if key.protocol == Protocol::TCP && is_open(flow) { counts.0 += 1 } else { counts.1 += 1 }
 }
 
-fn layout(entries: &[Entry], flows: &BTreeMap<(ServiceId, String), Counts>) -> String {
+fn layout(entries: &[ListedFrontend], flows: &BTreeMap<(ServiceId, String), FlowCounts>) -> String {
     let mut lines = vec![
         "Prot LocalAddress:Port Scheduler Flags".to_owned(),
         "  -> RemoteAddress:Port           Forward Weight ActiveConn InActConn".to_owned(),
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_layout_is_that_of_ipvsadm() {
-        let entries: Vec<Entry> =
+        let entries: Vec<ListedFrontend> =
             samples(&BTreeMap::new()).into_iter().filter(|entry| !entry.is_draining).collect();
         let flows = BTreeMap::from([((1, "10.244.0.3:8080".to_owned()), (12, 3))]);
         let found = layout(&entries, &flows);

@@ -15,9 +15,10 @@ use crate::reconcile::Actual;
 use crate::state_file::StateFile;
 use crate::words;
 
+/// A frontend, as lists show it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Entry {
+pub struct ListedFrontend {
     #[serde(skip)]
     pub(super) is_v4: bool,
     pub(super) frontend: String,
@@ -31,14 +32,14 @@ pub struct Entry {
     #[serde(rename = "draining")]
     pub(super) is_draining: bool,
     source_ranges: bool,
-    pub(super) cluster: Vec<Endpoint>,
-    pub(super) local: Vec<Endpoint>,
+    pub(super) cluster: Vec<ListedBackend>,
+    pub(super) local: Vec<ListedBackend>,
 }
 
-/// One backend of a frontend.
+/// A backend of a frontend, as lists show it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Endpoint {
+pub struct ListedBackend {
     pub(super) address: String,
     id: u32,
     epoch: u32,
@@ -55,7 +56,10 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
 /// Returns all frontends in the maps, and the state file with their names.
 ///
 /// The state file is read after the rows, because the agent writes a name before its rows.
-pub(super) fn entries(maps: &Maps, bpf_dir: &Path) -> Result<(Vec<Entry>, StateFile), Error> {
+pub(super) fn entries(
+    maps: &Maps,
+    bpf_dir: &Path,
+) -> Result<(Vec<ListedFrontend>, StateFile), Error> {
     let services = maps.services()?;
     let state_file = StateFile::read(bpf_dir);
     let lines = maps.lines(Actual::lines_in_use(&services))?;
@@ -81,10 +85,10 @@ fn entry(
     frontend: &Frontend,
     service: &Service,
     names: &BTreeMap<u32, String>,
-    members: impl Fn(Set) -> Vec<Endpoint>,
-) -> Entry {
+    members: impl Fn(Set) -> Vec<ListedBackend>,
+) -> ListedFrontend {
     let flags = service.flags;
-    Entry {
+    ListedFrontend {
         is_v4: frontend.ip.is_v4(),
         frontend: words::frontend(frontend),
         kind: words::kind(flags),
@@ -109,10 +113,10 @@ fn rows(set: Set, lines: &[Line]) -> impl Iterator<Item = u32> {
     })
 }
 
-fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<Endpoint> {
+fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<ListedBackend> {
     let member = |id: u32| {
         let row = backends.get(id as usize)?;
-        Some(Endpoint {
+        Some(ListedBackend {
             address: words::endpoint(row.ip, row.port).to_string(),
             id,
             epoch: row.epoch,
@@ -122,7 +126,7 @@ fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<Endpoint> {
     rows(set, lines).filter_map(member).collect()
 }
 
-impl Row for Entry {
+impl Row for ListedFrontend {
     const HEADINGS: (&'static [&'static str], &'static [&'static str]) = (
         &["FRONTEND", "KIND", "SERVICE", "POLICY", "AFFINITY", "BACKENDS"],
         &["ID", "GENERATION", "SOURCES"],
@@ -137,7 +141,7 @@ impl Row for Entry {
         let backends = match (self.is_draining, self.used()) {
             (true, _) => "(draining)".to_owned(),
             (false, []) => "(none)".to_owned(),
-            (false, used) => used.iter().map(Endpoint::in_table).collect::<Vec<_>>().join(" "),
+            (false, used) => used.iter().map(ListedBackend::in_table).collect::<Vec<_>>().join(" "),
         };
         vec![
             self.frontend.clone(),
@@ -165,19 +169,19 @@ impl Row for Entry {
     }
 }
 
-impl Entry {
+impl ListedFrontend {
     /// Reports whether the scope includes the entry.
     pub(super) fn is_in(&self, scope: &Scope) -> bool {
         scope.has(self.service.as_deref()) && scope.has_family(self.is_v4)
     }
 
     /// Returns the backends under the policy that applies.
-    pub(super) fn used(&self) -> &[Endpoint] {
+    pub(super) fn used(&self) -> &[ListedBackend] {
         if self.policy == "Local" { &self.local } else { &self.cluster }
     }
 }
 
-impl Endpoint {
+impl ListedBackend {
     /// Returns the address, with a star if the backend is on this node.
     pub(super) fn in_table(&self) -> String {
         format!("{}{}", self.address, if self.on_this_node { "*" } else { "" })
@@ -185,7 +189,7 @@ impl Endpoint {
 }
 
 #[cfg(test)]
-pub(super) fn samples(names: &BTreeMap<u32, String>) -> Vec<Entry> {
+pub(super) fn samples(names: &BTreeMap<u32, String>) -> Vec<ListedFrontend> {
     use lb_common::addr::{Ip, Port, Protocol};
     let backend = |host: u8, flags| Backend {
         ip: Ip::v4([10, 244, 0, host]),

@@ -8,7 +8,7 @@ use lb_common::service::ServiceId;
 use serde::Serialize;
 
 use super::Error;
-use super::list::{self, Entry};
+use super::list::{self, ListedFrontend};
 use super::print::{self, Row, Tone};
 use crate::cli::{Format, Output, Scope};
 use crate::datapath::open;
@@ -18,7 +18,7 @@ use crate::words;
 /// One service port in one family.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ServicePort {
+pub struct ListedPort {
     /// `namespace/name:port`, or `#id` if the name is not known.
     service: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -28,7 +28,7 @@ pub struct ServicePort {
     backends: usize,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused: Option<String>,
-    frontends: Vec<Entry>,
+    frontends: Vec<ListedFrontend>,
 }
 
 /// Returns the service ports as text.
@@ -96,8 +96,8 @@ pub(super) fn matches(
         && (wanted == own || wanted == own_name)
 }
 
-fn ports(entries: Vec<Entry>, state_file: &StateFile) -> Vec<ServicePort> {
-    let mut by_id: BTreeMap<ServiceId, Vec<Entry>> = BTreeMap::new();
+fn ports(entries: Vec<ListedFrontend>, state_file: &StateFile) -> Vec<ListedPort> {
+    let mut by_id: BTreeMap<ServiceId, Vec<ListedFrontend>> = BTreeMap::new();
     for entry in entries {
         by_id.entry(entry.id).or_default().push(entry);
     }
@@ -116,13 +116,13 @@ fn ports(entries: Vec<Entry>, state_file: &StateFile) -> Vec<ServicePort> {
         let backends = live().map(|entry| entry.used().len()).max().unwrap_or(0);
         let refused = name.and_then(|name| state_file.refused.get(name)).cloned();
         let service = words::service(id, name);
-        ServicePort { service, id: Some(id), state, kinds, backends, refused, frontends }
+        ListedPort { service, id: Some(id), state, kinds, backends, refused, frontends }
     });
-    let mut all: Vec<ServicePort> = programmed.collect();
+    let mut all: Vec<ListedPort> = programmed.collect();
     let named: Vec<&String> = state_file.names.values().collect();
     // A refused port without any row in the maps would otherwise be missing in the list.
     let refused = state_file.refused.iter().filter(|(name, _)| !named.contains(name));
-    all.extend(refused.map(|(name, map)| ServicePort {
+    all.extend(refused.map(|(name, map)| ListedPort {
         service: name.clone(),
         id: None,
         state: "refused",
@@ -135,7 +135,7 @@ fn ports(entries: Vec<Entry>, state_file: &StateFile) -> Vec<ServicePort> {
     all
 }
 
-impl Row for ServicePort {
+impl Row for ListedPort {
     const HEADINGS: (&'static [&'static str], &'static [&'static str]) =
         (&["SERVICE", "STATE", "KINDS", "FRONTEND", "BACKENDS"], &["ID", "FRONTENDS"]);
     const NONE: &'static str = "no services";
@@ -177,7 +177,7 @@ impl Row for ServicePort {
 }
 
 /// Returns all details of a service port, one below the other.
-fn page(port: &ServicePort) -> String {
+fn page(port: &ListedPort) -> String {
     let mut text = String::new();
     let mut line = |name: &str, value: &str| {
         if writeln!(text, "{name:<12} {value}").is_err() {
@@ -204,7 +204,8 @@ fn page(port: &ServicePort) -> String {
             if backends.is_empty() && (policy != entry.policy || entry.is_draining) {
                 continue;
             }
-            let backends: Vec<String> = backends.iter().map(list::Endpoint::in_table).collect();
+            let backends: Vec<String> =
+                backends.iter().map(list::ListedBackend::in_table).collect();
             let shown = if backends.is_empty() { "(none)".to_owned() } else { backends.join(" ") };
             line(&format!("  {policy}"), &shown);
         }

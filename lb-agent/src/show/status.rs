@@ -12,7 +12,7 @@ use super::{Error, attachments, list};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, open};
 use crate::maps::Maps;
 use crate::state_file::StateFile;
-use crate::takeover::{Found, Frontends};
+use crate::takeover::{MapFrontends, Traces};
 use crate::words;
 
 mod devices;
@@ -84,7 +84,7 @@ fn takeover(text: &mut String, maps: &Maps) -> Result<(), Error> {
         line(text, "Draining", "known flows are served, new ones are not");
     }
     if settings.has(Settings::TAKE_OVER) {
-        let found = Frontends::of(maps).and_then(|frontends| Found::look(Some(&frontends)));
+        let found = MapFrontends::of(maps).and_then(|frontends| Traces::look(Some(&frontends)));
         let value = found.map_or_else(|error| crate::chain(&error), |found| found.to_string());
         line(text, "Take-over", &value);
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use super::slice::Hints;
 
-/// Gives out one shared copy of equal texts and hints. Each converter has its own pool.
+/// A pool that gives out one shared copy of equal texts and hints. Each converter has its own.
 #[derive(Debug, Default)]
-pub struct Names {
+pub struct NamePool {
     texts: Pool<str>,
     hints: Pool<Hints>,
 }
 
-impl Names {
+impl NamePool {
     /// Returns the shared copy of a text.
     pub fn text(&mut self, text: &str) -> Arc<str> {
         if let Some(shared) = self.texts.set.get(text) {
@@ -62,14 +62,14 @@ mod tests {
 
     #[test]
     fn equal_texts_share_one_copy() {
-        let mut names = Names::default();
+        let mut names = NamePool::default();
         assert!(Arc::ptr_eq(&names.text("zone-a"), &names.text("zone-a")));
         assert!(!Arc::ptr_eq(&names.text("zone-a"), &names.text("zone-b")));
     }
 
     #[test]
     fn unused_texts_are_forgotten() {
-        let mut names = Names::default();
+        let mut names = NamePool::default();
         let kept = names.text("kept");
         for at in 0..100_000 {
             drop(names.text(&format!("node-{at}")));

@@ -180,7 +180,7 @@ fields! {
         cidrs: Vec<String>,
     }
     /// The identity of an object that cannot be read as a whole.
-    Identity {
+    ObjectIdentity {
         metadata: Identifiers,
     }
     /// The fields of `metadata` that identify an object.
@@ -211,7 +211,7 @@ mod tests {
     fn identity_of_an_unreadable_object_can_be_read() {
         let text = r#"{ "metadata": { "name": "web", "namespace": "shop", "labels": 1 }, "spec": { "ports": "all" } }"#;
         assert!(serde_json::from_str::<Service>(text).is_err());
-        let identity: Identity = serde_json::from_str(text).expect("an identity");
+        let identity: ObjectIdentity = serde_json::from_str(text).expect("an identity");
         assert_eq!((&*identity.metadata.namespace, &*identity.metadata.name), ("shop", "web"));
     }
 }

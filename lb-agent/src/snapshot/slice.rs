@@ -8,7 +8,7 @@ use lb_common::addr::Protocol;
 
 use super::address::{address, link_local, special};
 use super::finding::{Finding, Findings, quoted};
-use super::names::Names;
+use super::names::NamePool;
 use super::object::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 use super::service::{port_number, protocol};
 use crate::plan::Family;
@@ -78,7 +78,7 @@ pub struct Hints {
 
 impl SliceSpec {
     /// Reduces an `EndpointSlice` to the fields in use. `None` if it has no name.
-    pub(crate) fn of(object: &EndpointSlice, names: &mut Names) -> Option<Self> {
+    pub(crate) fn of(object: &EndpointSlice, names: &mut NamePool) -> Option<Self> {
         let meta = &object.metadata;
         let name = Some(&*meta.name).filter(|name| !name.is_empty())?;
         let namespace = &*meta.namespace;
@@ -106,7 +106,11 @@ impl SliceSpec {
     }
 }
 
-fn ports(listed: &[EndpointPort], names: &mut Names, findings: &mut Findings) -> Box<[SlicePort]> {
+fn ports(
+    listed: &[EndpointPort],
+    names: &mut NamePool,
+    findings: &mut Findings,
+) -> Box<[SlicePort]> {
     let mut ports = Vec::with_capacity(listed.len());
     for (at, port) in listed.iter().enumerate() {
         // A missing number means "all ports", which no service proxy supports. A port without a name matches no
@@ -130,7 +134,7 @@ fn endpoint(
     listed: &Endpoint,
     at: usize,
     family: Family,
-    names: &mut Names,
+    names: &mut NamePool,
     findings: &mut Findings,
 ) -> Option<EndpointSpec> {
     // Only the first address counts, as for kube-proxy (contract 1.5).
@@ -162,7 +166,7 @@ fn endpoint(
     })
 }
 
-fn hints(listed: &EndpointHints, names: &mut Names) -> Option<Arc<Hints>> {
+fn hints(listed: &EndpointHints, names: &mut NamePool) -> Option<Arc<Hints>> {
     let (zones, nodes) = (&listed.for_zones, &listed.for_nodes);
     if zones.is_empty() && nodes.is_empty() {
         return None;

@@ -7,15 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jiff::Timestamp;
 
-use super::{Finding, Kind};
+use super::{Finding, ObjectKind};
 
 /// The state of a source, shared between the source, which writes it, and all parts that show it.
 #[derive(Clone, Debug, Default)]
-pub struct ViewHealth(Arc<Mutex<State>>);
+pub struct ViewHealth(Arc<Mutex<SourceState>>);
 
+/// The kinds, problems and unread parts of a source.
 #[derive(Debug, Default)]
-struct State {
-    kinds: BTreeMap<Kind, KindView>,
+struct SourceState {
+    kinds: BTreeMap<ObjectKind, KindView>,
     problems: BTreeMap<String, Vec<Finding>>,
     unread: BTreeSet<String>,
 }
@@ -40,12 +41,12 @@ pub struct Stale {
 
 impl ViewHealth {
     /// Notes that a complete list of this kind was read.
-    pub fn synced(&self, kind: Kind) {
+    pub fn synced(&self, kind: ObjectKind) {
         self.state().kinds.entry(kind).or_default().synced = true;
     }
 
     /// Notes that changes of this kind arrive.
-    pub fn fresh(&self, kind: Kind) {
+    pub fn fresh(&self, kind: ObjectKind) {
         let stale = self.state().kinds.entry(kind).or_default().stale.take();
         if let Some(stale) = stale {
             let resource = kind.resource();
@@ -54,7 +55,7 @@ impl ViewHealth {
     }
 
     /// Notes that changes of this kind do not arrive.
-    pub fn stale(&self, kind: Kind, reason: &str) {
+    pub fn stale(&self, kind: ObjectKind, reason: &str) {
         let mut state = self.state();
         let view = state.kinds.entry(kind).or_default();
         let first = view.stale.is_none();
@@ -98,12 +99,12 @@ impl ViewHealth {
     }
 
     /// Returns the view of each kind that was requested.
-    pub fn kinds(&self) -> BTreeMap<Kind, KindView> {
+    pub fn kinds(&self) -> BTreeMap<ObjectKind, KindView> {
         self.state().kinds.clone()
     }
 
     /// Returns the kind that has been stale for longest.
-    pub fn oldest(&self) -> Option<(Kind, Stale)> {
+    pub fn oldest(&self) -> Option<(ObjectKind, Stale)> {
         let kinds = self.kinds().into_iter();
         kinds.filter_map(|(kind, view)| Some((kind, view.stale?))).min_by_key(|(_, s)| s.since)
     }
@@ -113,7 +114,7 @@ impl ViewHealth {
         self.state().problems.values().flatten().cloned().collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SourceState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -125,17 +126,17 @@ mod tests {
     #[test]
     fn staleness_counts_from_the_first_failure_and_names_the_last() {
         let view = ViewHealth::default();
-        view.fresh(Kind::Node);
-        view.stale(Kind::Slice, "connection refused");
-        view.stale(Kind::Service, "connection refused");
+        view.fresh(ObjectKind::Node);
+        view.stale(ObjectKind::Slice, "connection refused");
+        view.stale(ObjectKind::Service, "connection refused");
         let (kind, before) = view.oldest().expect("stale");
         view.stale(kind, "timed out");
         let (_, after) = view.oldest().expect("stale");
-        assert_eq!((kind, after.since), (Kind::Slice, before.since));
+        assert_eq!((kind, after.since), (ObjectKind::Slice, before.since));
         assert_eq!(after.reason, "timed out");
-        view.fresh(Kind::Slice);
-        assert_eq!(view.oldest().expect("stale").0, Kind::Service);
-        view.fresh(Kind::Service);
+        view.fresh(ObjectKind::Slice);
+        assert_eq!(view.oldest().expect("stale").0, ObjectKind::Service);
+        view.fresh(ObjectKind::Service);
         assert_eq!(view.oldest(), None);
     }
 

@@ -14,13 +14,13 @@ use super::end::Entries;
 use crate::maps::{Error, Maps};
 
 /// The addresses of this node.
-pub(super) struct Own {
+pub(super) struct OwnAddresses {
     all: BTreeSet<Ip>,
     /// The addresses at which no answer can arrive at present.
     stranded: BTreeSet<Ip>,
 }
 
-impl Own {
+impl OwnAddresses {
     /// Reads the addresses from the data path's map.
     pub(super) fn read(maps: &Maps, stranded: BTreeSet<Ip>) -> Result<Self, Error> {
         let all = maps.addresses()?.into_iter().map(|(ip, _)| ip).collect();

@@ -18,8 +18,8 @@ const MAP_DELETE_BATCH: u32 = 27;
 /// Position of a walk through a map. The kernel needs space for a key, or for a bucket number.
 pub(crate) type Position = [u8; 64];
 
-/// Part of a walk through a map.
-pub(crate) struct Batch {
+/// The result of a batch lookup: one part of a walk through a map.
+pub(crate) struct BatchResult {
     /// Number of entries that were read.
     pub(crate) count: usize,
     /// Position to continue at; `None` at the end of the map.
@@ -30,7 +30,7 @@ pub(crate) struct Batch {
 /// maps, else 0.
 pub(super) fn single(kind: u32, inner: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
-    struct Attributes {
+    struct MapAttributes {
         kind: u32,
         key: u32,
         value: u32,
@@ -39,7 +39,7 @@ pub(super) fn single(kind: u32, inner: u32) -> io::Result<OwnedFd> {
         inner: u32,
     }
     let (key, value) = (size_of::<u32>() as u32, size_of::<u32>() as u32);
-    opened(MAP_CREATE, &mut Attributes { kind, key, value, entries: 1, flags: 0, inner })
+    opened(MAP_CREATE, &mut MapAttributes { kind, key, value, entries: 1, flags: 0, inner })
 }
 
 /// Reads entries into `keys` and `values`, from the beginning or from a position. Linux 5.6.
@@ -50,7 +50,7 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     from: Option<&Position>,
     keys: &mut [K],
     values: &mut [V],
-) -> io::Result<Batch> {
+) -> io::Result<BatchResult> {
     let mut next: Position = [0; 64];
     let mut attributes = attributes::Batch {
         from: from.map_or(0, |from| from.as_ptr().addr() as u64),
@@ -64,10 +64,12 @@ pub(crate) fn lookup_batch<K: Pod, V: Pod>(
     let result = bpf(MAP_LOOKUP_BATCH, &mut attributes);
     let count = attributes.count as usize;
     match result {
-        Ok(_) => Ok(Batch { count, next: Some(next) }),
+        Ok(_) => Ok(BatchResult { count, next: Some(next) }),
         // The kernel ends the walk with this error and has still filled `count` entries
         // (`__htab_map_lookup_and_delete_batch`).
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(Batch { count, next: None }),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => {
+            Ok(BatchResult { count, next: None })
+        }
         Err(error) => Err(error),
     }
 }

@@ -13,7 +13,7 @@ const HOOKED: usize = 512;
 
 /// A program that is attached at a hook.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hooked {
+pub struct AttachedProgram {
     /// Id of the program.
     pub program: u32,
     /// Id of its link; 0 if it was attached without one.
@@ -38,7 +38,7 @@ struct QueryAttributes {
 }
 
 /// Returns the programs at one side of an interface, in the order in which they run. Linux 6.6.
-pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked>> {
+pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<AttachedProgram>> {
     let mut programs = [0_u32; HOOKED];
     let mut links = [0_u32; HOOKED];
     let count = query(QueryAttributes {
@@ -51,7 +51,7 @@ pub(crate) fn attached_to_device(index: u32, kind: u32) -> io::Result<Vec<Hooked
     let hooked = programs
         .iter()
         .zip(&links)
-        .map(|(program, link)| Hooked { program: *program, link: *link });
+        .map(|(program, link)| AttachedProgram { program: *program, link: *link });
     Ok(hooked.take(count).collect())
 }
 

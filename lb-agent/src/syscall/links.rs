@@ -46,7 +46,7 @@ pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 /// Makes a link of an XDP program on an interface, run by its driver. Linux 5.9.
 pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<OwnedFd> {
     #[repr(C)]
-    struct Attributes {
+    struct XdpAttributes {
         program: u32,
         device: u32,
         kind: u32,
@@ -54,7 +54,7 @@ pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<Owned
     }
     let program = number(program);
     let (kind, flags) = (ATTACH_XDP, DRIVER_MODE);
-    opened(LINK_CREATE, &mut Attributes { program, device, kind, flags })
+    opened(LINK_CREATE, &mut XdpAttributes { program, device, kind, flags })
 }
 
 /// The place of a new tcx link among the existing ones.
@@ -81,7 +81,7 @@ pub(crate) fn link_tcx(
     const AFTER: u32 = 1 << 4;
     const ID: u32 = 1 << 5;
     #[repr(C)]
-    struct Attributes {
+    struct TcxAttributes {
         program: u32,
         device: u32,
         kind: u32,
@@ -96,7 +96,8 @@ pub(crate) fn link_tcx(
         Order::Last => (AFTER, 0),
         Order::Before(number) => (BEFORE | ID, number),
     };
-    let mut attributes = Attributes { program, device, kind, flags, relative, pad: 0, revision: 0 };
+    let mut attributes =
+        TcxAttributes { program, device, kind, flags, relative, pad: 0, revision: 0 };
     let _expedited = expedite();
     opened(LINK_CREATE, &mut attributes)
 }
@@ -113,7 +114,7 @@ pub(crate) fn load_idle() -> io::Result<OwnedFd> {
 pub(super) fn load_tc(name: [u8; 16], code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     /// The beginning of `union bpf_attr` for loading a program, up to its name.
     #[repr(C)]
-    struct Attributes {
+    struct LoadAttributes {
         kind: u32,
         count: u32,
         instructions: u64,
@@ -126,7 +127,7 @@ pub(super) fn load_tc(name: [u8; 16], code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     }
     /// `BPF_PROG_TYPE_SCHED_CLS`.
     const TC: u32 = 3;
-    let mut attributes = Attributes {
+    let mut attributes = LoadAttributes {
         kind: TC,
         count: code.len() as u32,
         instructions: code.as_ptr().addr() as u64,
@@ -147,38 +148,38 @@ pub(crate) fn link_cgroup(
     kind: u32,
 ) -> io::Result<OwnedFd> {
     #[repr(C)]
-    struct Attributes {
+    struct CgroupAttributes {
         program: u32,
         cgroup: u32,
         kind: u32,
         flags: u32,
     }
     let (program, cgroup) = (number(program), number(cgroup));
-    opened(LINK_CREATE, &mut Attributes { program, cgroup, kind, flags: 0 })
+    opened(LINK_CREATE, &mut CgroupAttributes { program, cgroup, kind, flags: 0 })
 }
 
 /// Replaces the program of a link atomically. Linux 6.6 for tcx links, 5.7 for cgroup links.
 pub(crate) fn update_link(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
-    struct Attributes {
+    struct UpdateAttributes {
         link: u32,
         program: u32,
         flags: u32,
         old_program: u32,
     }
     let (link, program) = (number(link), number(program));
-    bpf(LINK_UPDATE, &mut Attributes { link, program, flags: 0, old_program: 0 }).map(|_| ())
+    bpf(LINK_UPDATE, &mut UpdateAttributes { link, program, flags: 0, old_program: 0 }).map(|_| ())
 }
 
 /// Detaches a link before it returns; closing its last pin or descriptor would detach it some time later. Linux 5.9.
 pub(crate) fn detach_link(link: BorrowedFd<'_>) -> io::Result<()> {
     #[repr(C)]
-    struct Attributes {
+    struct DetachAttributes {
         link: u32,
     }
     // The kernel waits for a grace period under the lock of all network interfaces.
     let _expedited = expedite();
-    bpf(LINK_DETACH, &mut Attributes { link: number(link) }).map(|_| ())
+    bpf(LINK_DETACH, &mut DetachAttributes { link: number(link) }).map(|_| ())
 }
 
 /// The kernel's description of a link (`struct bpf_link_info`).
@@ -231,12 +232,12 @@ pub(crate) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
 fn id(object: BorrowedFd<'_>) -> io::Result<u32> {
     /// The beginning of `struct bpf_prog_info` and of `struct bpf_map_info`.
     #[repr(C)]
-    struct Begin {
+    struct ObjectInfo {
         kind: u32,
         id: u32,
     }
-    let mut begin = Begin { kind: 0, id: 0 };
-    let (info, length) = ((&raw mut begin).addr() as u64, size_of::<Begin>() as u32);
+    let mut begin = ObjectInfo { kind: 0, id: 0 };
+    let (info, length) = ((&raw mut begin).addr() as u64, size_of::<ObjectInfo>() as u32);
     let mut attributes = attributes::Info { object: number(object), length, info };
     bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
     Ok(begin.id)

@@ -50,7 +50,7 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)?;
     super::forget_ended(&maps)?;
     // Without an agent, no Service changes.
-    let frontends = super::Frontends::of(&maps)?;
+    let frontends = super::MapFrontends::of(&maps)?;
     let (began, mut reported) = (Instant::now(), None);
     loop {
         let live = hold(&mut reserved, &maps)?;

@@ -16,7 +16,7 @@ use lb_common::config::Settings;
 use lb_common::flow::{Flow, FlowKey, Side, Tuple};
 
 use super::Error;
-use crate::netfilter::conntrack::{self, State};
+use crate::netfilter::conntrack::{self, ReservedState};
 
 /// Lifetime of a reservation in seconds. If this process is killed, nothing remains for long.
 const LASTS: u32 = 120;
@@ -24,11 +24,11 @@ const LASTS: u32 = 120;
 const RENEWED: Duration = Duration::from_mins(1);
 
 /// A reserved connection: the translated tuple of a flow, or an open TCP connection to a frontend.
-type Written = (Protocol, Tuple, State);
+type ReservedConnection = (Protocol, Tuple, ReservedState);
 
 /// The reserved connections, with the time of their last renewal. Dropping the value releases them.
 #[derive(Debug, Default)]
-pub(super) struct Reserved(BTreeMap<Written, Instant>);
+pub(super) struct Reserved(BTreeMap<ReservedConnection, Instant>);
 
 impl Reserved {
     /// Reserves the connections of these flows, and releases those of flows that are gone.
@@ -64,7 +64,7 @@ impl Drop for Reserved {
 
 /// Returns the time of the reservation; `None` if netfilter has a connection of its own there.
 fn reserve(
-    (protocol, tuple, state): &Written,
+    (protocol, tuple, state): &ReservedConnection,
     is_new: bool,
     now: Instant,
 ) -> Result<Option<Instant>, Error> {
@@ -73,7 +73,7 @@ fn reserve(
     Ok(reserved.then_some(now))
 }
 
-fn release(all: &BTreeMap<Written, Instant>) -> Result<(), Error> {
+fn release(all: &BTreeMap<ReservedConnection, Instant>) -> Result<(), Error> {
     all.keys().try_for_each(|(protocol, tuple, _)| {
         let released = conntrack::release(*protocol, tuple);
         released.map_err(|error| Error::System("delete a conntrack entry", error))
@@ -89,15 +89,15 @@ fn written(
     key: &FlowKey,
     flow: &Flow,
     live: &BTreeSet<(Protocol, Tuple)>,
-) -> Option<Written> {
+) -> Option<ReservedConnection> {
     let FlowKey { protocol, tuple, side, .. } = *key;
     if flow.is_answer() {
         let is_ours = side == Side::INGRESS && settings.node.may_be_own(&tuple.destination);
-        return is_ours.then(|| (protocol, tuple.reversed(), State::Unseen));
+        return is_ours.then(|| (protocol, tuple.reversed(), ReservedState::Unseen));
     }
     let is_of_host = flow.is_forward() && side == Side::EGRESS && protocol == Protocol::TCP;
     let is_open = is_of_host && live.contains(&(protocol, tuple));
-    is_open.then_some((protocol, tuple, State::Open))
+    is_open.then_some((protocol, tuple, ReservedState::Open))
 }
 
 #[cfg(test)]
@@ -123,12 +123,12 @@ mod tests {
             written(&settings, &key, &flow, &live)
         };
         let answer = Tuple::new(backend, node);
-        let source = Some((Protocol::TCP, answer.reversed(), State::Unseen));
+        let source = Some((Protocol::TCP, answer.reversed(), ReservedState::Unseen));
         assert_eq!(of(answer, Side::INGRESS, Kind::UNMASQUERADE, Flow::ANSWER), source);
         assert_eq!(of(answer, Side::INGRESS, Kind::REPLY, Flow::ANSWER), source);
         let others = Tuple::new(backend, client);
         assert_eq!(of(others, Side::EGRESS, Kind::REPLY, Flow::ANSWER), None);
-        let open = Some((Protocol::TCP, asked, State::Open));
+        let open = Some((Protocol::TCP, asked, ReservedState::Open));
         assert_eq!(of(asked, Side::EGRESS, Kind::FORWARD, 0), open);
         assert_eq!(of(asked, Side::INGRESS, Kind::FORWARD, 0), None, "another node's");
         let over = Tuple::new(end(1, 40_002), frontend);

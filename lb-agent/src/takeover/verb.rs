@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{Found, Frontends, anchor};
+use super::{MapFrontends, Traces, anchor};
 use crate::datapath::{self, OpenError, open};
 
 /// Interval between checks.
@@ -50,9 +50,9 @@ pub enum Error {
 pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bool, Error> {
     let maps = open(dir)?;
     let began = Instant::now();
-    let look = || -> Result<Found, Error> {
-        let frontends = Frontends::of(&maps).map_err(Error::Takeover)?;
-        Ok(Found::look(Some(&frontends))?)
+    let look = || -> Result<Traces, Error> {
+        let frontends = MapFrontends::of(&maps).map_err(Error::Takeover)?;
+        Ok(Traces::look(Some(&frontends))?)
     };
     let mut found = look()?;
     print(&found, out)?;
@@ -89,7 +89,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
     Ok(!found.is_under_way())
 }
 
-fn print(found: &Found, out: &mut impl Write) -> Result<(), Error> {
+fn print(found: &Traces, out: &mut impl Write) -> Result<(), Error> {
     writeln!(out, "{found}")?;
     Ok(out.flush()?)
 }

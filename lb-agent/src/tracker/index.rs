@@ -12,15 +12,15 @@ use crate::translate::{heeds_node_addresses, heeds_zone};
 
 #[derive(Debug, Default)]
 pub(super) struct Index {
-    services: BTreeMap<ServiceName, Entry>,
+    services: BTreeMap<ServiceName, TrackedService>,
     owners: BTreeMap<SliceName, Owner>,
     service_list: u32,
     slice_list: u32,
 }
 
-/// A Service: its object, its slices, and the fingerprint of its last returned translation.
+/// A Service that is tracked: its object, its slices, and the fingerprint of its last returned translation.
 #[derive(Debug, Default)]
-struct Entry {
+struct TrackedService {
     spec: Option<Box<ServiceSpec>>,
     /// Slices, sorted by name.
     slices: Vec<SliceSpec>,
@@ -185,7 +185,7 @@ impl Index {
 
     /// Returns the Services that a change of the node can concern.
     pub(super) fn heeding(&self, change: NodeChange) -> Vec<ServiceName> {
-        let heeds = |entry: &Entry| {
+        let heeds = |entry: &TrackedService| {
             // A change of the node must not translate all Services again.
             (change.zone && entry.slices.iter().any(heeds_zone))
                 || (change.address && entry.spec.as_deref().is_some_and(heeds_node_addresses))
@@ -210,7 +210,8 @@ impl Index {
 
     /// Forgets a Service that has neither a spec nor slices nor a returned result.
     fn tidy(&mut self, name: &ServiceName) {
-        let empty = |e: &Entry| e.spec.is_none() && e.slices.is_empty() && e.given.is_none();
+        let empty =
+            |e: &TrackedService| e.spec.is_none() && e.slices.is_empty() && e.given.is_none();
         if self.services.get(name).is_some_and(empty) {
             drop(self.services.remove(name));
         }

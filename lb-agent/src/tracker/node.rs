@@ -2,8 +2,9 @@
 
 use crate::snapshot::{NodeContext, NodeSpec};
 
+/// The facts about this node, and its Node object.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct TrackedNode {
     pub(super) context: NodeContext,
     pub(super) spec: Option<NodeSpec>,
     /// Whether the object was in the list that is being read.
@@ -19,7 +20,7 @@ pub(super) struct NodeChange {
     pub(super) address: bool,
 }
 
-impl Node {
+impl TrackedNode {
     pub(super) const fn new(context: NodeContext) -> Self {
         Self { context, spec: None, listed: false }
     }

@@ -16,7 +16,7 @@ use crate::translate::Translated;
 /// Makes a tracker on node `here` whose lists are complete and empty.
 pub(super) fn synced() -> Tracker {
     let mut tracker = Tracker::new(NodeContext::named("here"));
-    for kind in [Kind::Service, Kind::Slice, Kind::Node] {
+    for kind in [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node] {
         tracker.apply(Event::ListBegan(kind));
         tracker.apply(Event::Synced(kind));
     }
@@ -56,20 +56,20 @@ fn taken(tracker: &mut Tracker) -> Vec<String> {
 fn nothing_is_given_out_before_the_lists_are_complete() {
     let mut tracker = Tracker::new(NodeContext::named("here"));
     let events = [
-        Event::ListBegan(Kind::Service),
+        Event::ListBegan(ObjectKind::Service),
         service(cluster("web")),
-        Event::ListBegan(Kind::Slice),
+        Event::ListBegan(ObjectKind::Slice),
         slice_of("web", slice("web-1", &["10.1.0.1"])),
-        Event::ListBegan(Kind::Node),
-        Event::Synced(Kind::Node),
-        Event::Synced(Kind::Service),
+        Event::ListBegan(ObjectKind::Node),
+        Event::Synced(ObjectKind::Node),
+        Event::Synced(ObjectKind::Service),
     ];
     drop(apply(&mut tracker, events));
     assert!(!tracker.is_synced());
     assert_eq!(tracker.dirty_since(), None, "no change waits for the agent");
     assert_eq!(taken(&mut tracker), Vec::<String>::new());
     let complete = Instant::now();
-    assert_eq!(tracker.apply(Event::Synced(Kind::Slice)), Effect::Services);
+    assert_eq!(tracker.apply(Event::Synced(ObjectKind::Slice)), Effect::Services);
     assert!(tracker.dirty_since().is_some_and(|since| since >= complete), "it does from now on");
     assert_eq!(taken(&mut tracker), ["web 1"]);
     assert_eq!(tracker.dirty_since(), None);
@@ -157,12 +157,15 @@ fn object_missing_from_a_new_list_is_removed() {
     let one = |name: &str| slice_of(name, slice(&format!("{name}-1"), &["10.1.0.1"]));
     drop(apply(&mut tracker, [service(cluster("a")), service(cluster("b")), one("a"), one("b")]));
     drop(tracker.take());
-    drop(apply(&mut tracker, [Event::ListBegan(Kind::Service), service(cluster("b"))]));
+    drop(apply(&mut tracker, [Event::ListBegan(ObjectKind::Service), service(cluster("b"))]));
     assert_eq!(taken(&mut tracker), Vec::<String>::new(), "an unfinished list deletes nothing");
-    drop(apply(&mut tracker, [Event::ListBegan(Kind::Service), service(cluster("b"))]));
-    assert_eq!(apply(&mut tracker, [Event::Synced(Kind::Service)]), [Effect::Services]);
+    drop(apply(&mut tracker, [Event::ListBegan(ObjectKind::Service), service(cluster("b"))]));
+    assert_eq!(apply(&mut tracker, [Event::Synced(ObjectKind::Service)]), [Effect::Services]);
     assert_eq!(taken(&mut tracker), ["a gone"]);
-    drop(apply(&mut tracker, [Event::ListBegan(Kind::Slice), Event::Synced(Kind::Slice)]));
+    drop(apply(
+        &mut tracker,
+        [Event::ListBegan(ObjectKind::Slice), Event::Synced(ObjectKind::Slice)],
+    ));
     assert_eq!(taken(&mut tracker), ["b 0"]);
 }
 
@@ -342,7 +345,7 @@ fn unreadable_object_stays_while_the_list_has_it() {
     tracker.apply(slice_of("web", slice("web-1", &["10.0.0.5"])));
     assert_eq!(tracker.take().len(), 1);
     let list = |tracker: &mut Tracker, kept: bool| {
-        for kind in [Kind::Service, Kind::Slice] {
+        for kind in [ObjectKind::Service, ObjectKind::Slice] {
             tracker.apply(Event::ListBegan(kind));
         }
         if kept {
@@ -350,7 +353,7 @@ fn unreadable_object_stays_while_the_list_has_it() {
             tracker.apply(Event::SliceKept(slice_name("web-1")));
             tracker.apply(Event::ServiceKept(name("never-read")));
         }
-        for kind in [Kind::Service, Kind::Slice] {
+        for kind in [ObjectKind::Service, ObjectKind::Slice] {
             tracker.apply(Event::Synced(kind));
         }
         (tracker.counts(), tracker.take())
@@ -363,7 +366,7 @@ fn unreadable_object_stays_while_the_list_has_it() {
 fn a_list_that_was_read_in_part_removes_nothing() {
     let mut tracker = synced();
     tracker.apply(service(cluster("web")));
-    tracker.apply(Event::ListBegan(Kind::Service));
-    assert_eq!(tracker.apply(Event::SyncedInPart(Kind::Service)), Effect::Nothing);
+    tracker.apply(Event::ListBegan(ObjectKind::Service));
+    assert_eq!(tracker.apply(Event::SyncedInPart(ObjectKind::Service)), Effect::Nothing);
     assert_eq!(tracker.counts().services, 1);
 }

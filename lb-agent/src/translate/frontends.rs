@@ -20,7 +20,7 @@ pub(super) fn reachable_from_outside(spec: &ServiceSpec) -> bool {
 
 /// The addresses of a Service in one family; all its ports share them.
 #[derive(Debug)]
-pub(super) struct Frontends {
+pub(super) struct ServiceAddresses {
     family: Family,
     /// Address, kind, policy and source check of each; the port is filled in later.
     addresses: Vec<FrontendPlan>,
@@ -28,7 +28,7 @@ pub(super) struct Frontends {
     sources: Vec<IpNet>,
 }
 
-impl Frontends {
+impl ServiceAddresses {
     /// Collects the addresses of one family (contract 1.4).
     pub(super) fn of(
         spec: &ServiceSpec,

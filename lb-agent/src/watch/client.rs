@@ -8,7 +8,7 @@ use kube::client::ClientBuilder;
 use super::observe::{Observe, Observer};
 use super::renew::Renewed;
 pub use super::server::{ClientError, Server};
-use super::source_address::Own;
+use super::source_address::AddressUpdates;
 
 impl Server {
     /// Makes a client that reports each request to `observer` and reads its files again when they change.
@@ -18,7 +18,7 @@ impl Server {
     pub async fn client(
         &self,
         observer: Option<Arc<dyn Observer>>,
-        own: Own,
+        own: AddressUpdates,
     ) -> Result<Client, ClientError> {
         let service = Renewed::start(self.clone(), own).await?;
         Ok(ClientBuilder::new(service, "default").with_layer(&Observe::new(observer)).build())

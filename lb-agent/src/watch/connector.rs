@@ -16,7 +16,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::access::Access;
-use super::source_address::{Own, Sourced};
+use super::source_address::{AddressUpdates, Sourced};
 
 /// The HTTP client with all its layers, which sends one request per call.
 pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, BoxError>;
@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const UNANSWERED: Duration = Duration::from_secs(4);
 
 /// Returns the client for this access. Blocks while it runs a credential plugin.
-pub(super) fn stack(access: &Access, own: Own) -> Result<Stack, kube::Error> {
+pub(super) fn stack(access: &Access, own: AddressUpdates) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     // The TLS layer on top passes addresses with the scheme `https`.
     connector.enforce_http(false);

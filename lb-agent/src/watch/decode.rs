@@ -8,11 +8,11 @@ use serde_json::value::RawValue;
 
 use super::failure::Failure;
 use super::version::Version;
-use crate::snapshot::object::{Identifiers, Identity};
+use crate::snapshot::object::{Identifiers, ObjectIdentity};
 
-/// One line of a watch.
+/// An event of a watch, which is one line of it.
 #[derive(Debug)]
-pub(super) enum Line<'a> {
+pub(super) enum WatchEvent<'a> {
     /// An object was added or changed.
     Applied(&'a RawValue),
     /// An object is gone.
@@ -53,9 +53,9 @@ struct BookmarkAnnotations {
     ends_list: Option<String>,
 }
 
-/// A list without its items.
+/// The frame of a list: the list without its items.
 #[derive(Debug, Default, Deserialize)]
-pub(super) struct Frame {
+pub(super) struct ListFrame {
     pub(super) metadata: FrameMetadata,
 }
 
@@ -69,20 +69,20 @@ pub(super) struct FrameMetadata {
 }
 
 /// Decodes a line. A failure that the line reports is returned as an error.
-pub(super) fn line(text: &[u8]) -> Result<Line<'_>, Failure> {
+pub(super) fn line(text: &[u8]) -> Result<WatchEvent<'_>, Failure> {
     let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(|error| garbage(&error))?;
     let object = envelope.object.get();
     match &*envelope.kind {
-        "ADDED" | "MODIFIED" => Ok(Line::Applied(envelope.object)),
+        "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(envelope.object)),
         "DELETED" => match identity(object) {
-            Some(identity) => Ok(Line::Deleted(identity)),
+            Some(identity) => Ok(WatchEvent::Deleted(identity)),
             None => Err(Failure::Garbage("a deleted object has no name".to_owned())),
         },
         "BOOKMARK" => {
             let Bookmark { metadata } =
                 serde_json::from_str(object).map_err(|error| garbage(&error))?;
             let ends_list = metadata.annotations.ends_list.as_deref() == Some("true");
-            Ok(Line::Bookmark { version: Version::of(&metadata.resource_version), ends_list })
+            Ok(WatchEvent::Bookmark { version: Version::of(&metadata.resource_version), ends_list })
         }
         "ERROR" => {
             let status: Status = serde_json::from_str(object).map_err(|error| garbage(&error))?;
@@ -97,13 +97,15 @@ pub(super) fn line(text: &[u8]) -> Result<Line<'_>, Failure> {
 
 /// Returns the identity of an object; `None` if even that cannot be read.
 pub(super) fn identity(object: &str) -> Option<Identifiers> {
-    let identity: Identity = serde_json::from_str(object).ok()?;
+    let identity: ObjectIdentity = serde_json::from_str(object).ok()?;
     Some(identity.metadata).filter(|identity| !identity.name.is_empty())
 }
 
 /// Returns the metadata of a list.
 pub(super) fn frame(text: &[u8]) -> Result<FrameMetadata, Failure> {
-    serde_json::from_slice(text).map(|Frame { metadata }| metadata).map_err(|error| garbage(&error))
+    serde_json::from_slice(text)
+        .map(|ListFrame { metadata }| metadata)
+        .map_err(|error| garbage(&error))
 }
 
 fn garbage(error: &serde_json::Error) -> Failure {

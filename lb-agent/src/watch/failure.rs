@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::snapshot::Kind;
+use crate::snapshot::ObjectKind;
 
 /// The reason why a request ended.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Failure {
     }
 
     /// Returns the failure in one line.
-    pub(super) fn words(&self, kind: Kind) -> String {
+    pub(super) fn words(&self, kind: ObjectKind) -> String {
         let resource = kind.resource();
         match self {
             Self::Closed => "connection refused".to_owned(),

@@ -13,7 +13,7 @@ use super::pace::{Delay, Pace, chance};
 use super::request::{Page, Selection};
 use super::unread::Unread;
 use super::version::{Newest, Version};
-use crate::snapshot::{Event, Kind, ViewHealth};
+use crate::snapshot::{Event, ObjectKind, ViewHealth};
 
 /// The number of watches in a row that may end at once before this counts as an outage.
 const SHORT: u32 = 2;
@@ -56,9 +56,9 @@ struct Avoided {
     fields: Option<Instant>,
 }
 
-/// How a request ended without failure.
+/// The end of a request that did not fail.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum RequestEnd {
     /// It brought something, or lasted: the next one may follow at once.
     Well,
     /// A watch that ended at once and brought nothing.
@@ -125,11 +125,11 @@ impl<O: Objects> Follow<O> {
                 None => self.pages().await,
             };
             let pause = match result {
-                Ok(End::Well) => {
+                Ok(RequestEnd::Well) => {
                     self.went_well();
                     Duration::ZERO
                 }
-                Ok(End::Short) => {
+                Ok(RequestEnd::Short) => {
                     self.short += 1;
                     // A single short watch is normal: a server that restarts ends all watches.
                     if self.short >= SHORT {
@@ -217,7 +217,8 @@ impl<O: Objects> Follow<O> {
     pub(super) fn selected(&self) -> Selection {
         let fields = self.selection.fields.clone().filter(|_| !is_avoided(self.avoided.fields));
         // Only Services can be filtered in the agent as well.
-        let fields = if O::KIND == Kind::Service { fields } else { self.selection.fields.clone() };
+        let fields =
+            if O::KIND == ObjectKind::Service { fields } else { self.selection.fields.clone() };
         Selection { fields, ..self.selection.clone() }
     }
 
@@ -268,7 +269,7 @@ impl<O: Objects> Follow<O> {
         if self.streams() {
             self.avoided.streams = Some(until);
             tracing::info!(resource, reason, "list could not be streamed; listing in pages");
-        } else if O::KIND == Kind::Service && self.selected().fields.is_some() {
+        } else if O::KIND == ObjectKind::Service && self.selected().fields.is_some() {
             self.avoided.fields = Some(until);
             tracing::info!(
                 resource,
@@ -291,20 +292,22 @@ impl<O: Objects> Follow<O> {
             return self.delay.next();
         }
         match O::KIND {
-            Kind::ServiceCidr => tracing::debug!(reason, "no ServiceCIDRs"),
-            Kind::Node | Kind::Service | Kind::Slice => self.view.stale(O::KIND, reason),
+            ObjectKind::ServiceCidr => tracing::debug!(reason, "no ServiceCIDRs"),
+            ObjectKind::Node | ObjectKind::Service | ObjectKind::Slice => {
+                self.view.stale(O::KIND, reason);
+            }
         }
-        if matches!(O::KIND, Kind::ServiceCidr | Kind::Node)
+        if matches!(O::KIND, ObjectKind::ServiceCidr | ObjectKind::Node)
             && self.send(Some(Event::Synced(O::KIND))).await.is_err()
         {
             // The receiver of the events is dropped, which ends this task, too.
             return self.pace.absent;
         }
         match O::KIND {
-            Kind::ServiceCidr if !failure.is_about_us() => self.pace.absent,
+            ObjectKind::ServiceCidr if !failure.is_about_us() => self.pace.absent,
             // A server that has not read its rules yet refuses all clients.
-            Kind::ServiceCidr => self.pace.refused,
-            Kind::Service | Kind::Slice | Kind::Node => self.delay.next(),
+            ObjectKind::ServiceCidr => self.pace.refused,
+            ObjectKind::Service | ObjectKind::Slice | ObjectKind::Node => self.delay.next(),
         }
     }
 }

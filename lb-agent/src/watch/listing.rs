@@ -9,9 +9,9 @@ use kube::Client;
 use serde_json::value::RawValue;
 
 use super::body::Incoming;
-use super::decode::{self, Line};
+use super::decode::{self, WatchEvent};
 use super::failure::Failure;
-use super::follow::{End, Follow};
+use super::follow::{Follow, RequestEnd};
 use super::head::ask;
 use super::items::Items;
 use super::objects::Objects;
@@ -20,7 +20,7 @@ use super::version::Version;
 
 impl<O: Objects> Follow<O> {
     /// Reads a list in pages. Only a page that fails is requested again, not those before it.
-    pub(super) async fn pages(&mut self) -> Result<End, Failure> {
+    pub(super) async fn pages(&mut self) -> Result<RequestEnd, Failure> {
         if !self.page.is_later() {
             self.list_begins().await?;
         }
@@ -44,12 +44,12 @@ impl<O: Objects> Follow<O> {
             }
             let version = Version::of(&frame.resource_version).ok_or_else(no_version)?;
             self.listed(&version).await?;
-            return Ok(End::Well);
+            return Ok(RequestEnd::Well);
         }
     }
 
     /// Reads a list as the first events of a watch, and continues with that watch.
-    pub(super) async fn stream(&mut self) -> Result<End, Failure> {
+    pub(super) async fn stream(&mut self) -> Result<RequestEnd, Failure> {
         let address = self.selected().stream(self.newest.bound(), &Self::stream_seconds());
         let mut body = ask(&self.client, &address).await?;
         self.list_begins().await?;
@@ -60,33 +60,33 @@ impl<O: Objects> Follow<O> {
                 return Err(Failure::Broken("a list does not end".to_owned()));
             };
             match decode::line(&text)? {
-                Line::Applied(object) => drop(self.apply(object.get()).await?),
-                Line::Deleted(who) => {
+                WatchEvent::Applied(object) => drop(self.apply(object.get()).await?),
+                WatchEvent::Deleted(who) => {
                     self.unread.remove(&who.namespace, &who.name);
                     let event = self.objects.deleted(&who);
                     self.send(event).await?;
                 }
-                Line::Bookmark { version, ends_list: true } => {
+                WatchEvent::Bookmark { version, ends_list: true } => {
                     self.listed(&version.ok_or_else(no_version)?).await?;
                     break;
                 }
-                Line::Bookmark { .. } => {}
+                WatchEvent::Bookmark { .. } => {}
             }
         }
         self.went_well();
         // The list was the purpose of this request, so the length of the watch after it does not matter.
-        self.follow(body).await.map(|_end| End::Well)
+        self.follow(body).await.map(|_end| RequestEnd::Well)
     }
 
     /// Watches from a position.
-    pub(super) async fn watch(&mut self, from: &Version) -> Result<End, Failure> {
+    pub(super) async fn watch(&mut self, from: &Version) -> Result<RequestEnd, Failure> {
         let address = self.selected().watch(from, &Self::seconds());
         let body = ask(&self.client, &address).await?;
         self.follow(body).await
     }
 
     /// Follows a watch to its end.
-    async fn follow(&mut self, body: Incoming) -> Result<End, Failure> {
+    async fn follow(&mut self, body: Incoming) -> Result<RequestEnd, Failure> {
         let began = Instant::now();
         let end = self.lines(body, began).await;
         if began.elapsed() >= self.pace.lasting {
@@ -96,7 +96,7 @@ impl<O: Objects> Follow<O> {
     }
 
     /// Reads the lines of a watch that began at this time.
-    async fn lines(&mut self, mut body: Incoming, began: Instant) -> Result<End, Failure> {
+    async fn lines(&mut self, mut body: Incoming, began: Instant) -> Result<RequestEnd, Failure> {
         let (mut is_good, mut is_silent) = (false, true);
         let mut probe = pin!(self.probe().fuse());
         loop {
@@ -120,9 +120,9 @@ impl<O: Objects> Follow<O> {
                 // connection.
                 Ok(None) | Err(Failure::Broken(_) | Failure::Silent(_)) if is_good => {
                     self.is_in_doubt |= is_silent || line.is_err();
-                    return Ok(End::Well);
+                    return Ok(RequestEnd::Well);
                 }
-                Ok(None) => return Ok(End::Short),
+                Ok(None) => return Ok(RequestEnd::Short),
                 Err(Failure::Silent(_)) => {
                     is_good = true;
                     self.is_seen();
@@ -170,14 +170,14 @@ impl<O: Objects> Follow<O> {
     /// Handles a line of a watch. True if it is a change that was not known.
     async fn happened(&mut self, text: &[u8]) -> Result<bool, Failure> {
         let version = match decode::line(text)? {
-            Line::Applied(object) => self.apply_raw(object).await?,
-            Line::Deleted(who) => {
+            WatchEvent::Applied(object) => self.apply_raw(object).await?,
+            WatchEvent::Deleted(who) => {
                 self.unread.remove(&who.namespace, &who.name);
                 let event = self.objects.deleted(&who);
                 self.send(event).await?;
                 Version::of(&who.resource_version)
             }
-            Line::Bookmark { version, .. } => {
+            WatchEvent::Bookmark { version, .. } => {
                 let version = version.ok_or_else(no_version)?;
                 // A bookmark is never older than the events before it, unless the store was restored.
                 if self.newest.is_newer_than(&version) {

@@ -9,14 +9,14 @@ use serde::de::DeserializeOwned;
 use crate::plan::ServiceName;
 use crate::snapshot::object::{EndpointSlice, Identifiers, Metadata, Node, Service, ServiceCidr};
 use crate::snapshot::{
-    Event, Kind, Names, NodeSpec, ServiceSpec, SliceName, SliceSpec, service_cidrs,
+    Event, NamePool, NodeSpec, ObjectKind, ServiceSpec, SliceName, SliceSpec, service_cidrs,
 };
 
 /// Converts the objects of one kind into events.
 pub(super) trait Objects: Send {
     /// The object as it arrives.
     type Object: DeserializeOwned + Debug + Send + 'static;
-    const KIND: Kind;
+    const KIND: ObjectKind;
     /// The path of the resource.
     const PATH: &'static str;
 
@@ -37,18 +37,19 @@ pub(super) trait Objects: Send {
     }
 }
 
+/// The Services.
 #[derive(Debug)]
-pub(super) struct Services;
+pub(super) struct ServiceObjects;
 
-impl Services {
+impl ServiceObjects {
     fn name(who: &Identifiers) -> ServiceName {
         ServiceName { namespace: who.namespace.clone(), name: who.name.clone() }
     }
 }
 
-impl Objects for Services {
+impl Objects for ServiceObjects {
     type Object = Service;
-    const KIND: Kind = Kind::Service;
+    const KIND: ObjectKind = ObjectKind::Service;
     const PATH: &'static str = "/api/v1/services";
 
     fn metadata(object: &Service) -> &Metadata {
@@ -70,7 +71,7 @@ impl Objects for Services {
 
 #[derive(Debug, Default)]
 pub(super) struct Slices {
-    names: Names,
+    names: NamePool,
 }
 
 impl Slices {
@@ -81,7 +82,7 @@ impl Slices {
 
 impl Objects for Slices {
     type Object = EndpointSlice;
-    const KIND: Kind = Kind::Slice;
+    const KIND: ObjectKind = ObjectKind::Slice;
     const PATH: &'static str = "/apis/discovery.k8s.io/v1/endpointslices";
 
     fn metadata(object: &EndpointSlice) -> &Metadata {
@@ -108,7 +109,7 @@ pub(super) struct Nodes;
 
 impl Objects for Nodes {
     type Object = Node;
-    const KIND: Kind = Kind::Node;
+    const KIND: ObjectKind = ObjectKind::Node;
     const PATH: &'static str = "/api/v1/nodes";
 
     fn metadata(object: &Node) -> &Metadata {
@@ -152,7 +153,7 @@ impl Cidrs {
 
 impl Objects for Cidrs {
     type Object = ServiceCidr;
-    const KIND: Kind = Kind::ServiceCidr;
+    const KIND: ObjectKind = ObjectKind::ServiceCidr;
     const PATH: &'static str = "/apis/networking.k8s.io/v1/servicecidrs";
 
     fn metadata(object: &ServiceCidr) -> &Metadata {

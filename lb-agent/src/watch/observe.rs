@@ -20,11 +20,12 @@ const LIST: Duration = Duration::from_secs(70);
 /// Receives the results of requests, for the `rest_client_*` metrics.
 pub trait Observer: fmt::Debug + Send + Sync {
     /// A request was answered or failed.
-    fn request(&self, seen: &Seen<'_>);
+    fn request(&self, seen: &ObservedRequest<'_>);
 }
 
+/// A request and its result.
 #[derive(Clone, Copy, Debug)]
-pub struct Seen<'a> {
+pub struct ObservedRequest<'a> {
     pub method: &'a Method,
     /// The host of the server, with its port.
     pub host: &'a str,
@@ -121,7 +122,12 @@ impl Asked {
     fn report(&self, observe: &Observe, code: Option<u16>) {
         if let Some(observer) = &observe.observer {
             let took = self.began.elapsed();
-            observer.request(&Seen { method: &self.method, host: &self.host, code, took });
+            observer.request(&ObservedRequest {
+                method: &self.method,
+                host: &self.host,
+                code,
+                took,
+            });
         }
     }
 }

@@ -20,7 +20,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 use super::access::Access;
 use super::connector::{Stack, stack};
 use super::server::{ClientError, Server};
-use super::source_address::Own;
+use super::source_address::AddressUpdates;
 
 /// Interval of the checks of the files.
 const LOOK: Duration = Duration::from_secs(1);
@@ -29,10 +29,11 @@ const PAUSE: Duration = Duration::from_secs(5);
 
 /// Sends requests with the current client.
 #[derive(Clone, Debug)]
-pub(super) struct Renewed(Arc<Shared>);
+pub(super) struct Renewed(Arc<CurrentClient>);
 
+/// The client in use, shared with the task that keeps it current.
 #[derive(Debug)]
-struct Shared {
+struct CurrentClient {
     /// The client, or the reason why there is none yet.
     current: Mutex<Result<Stack, String>>,
     /// A request was refused.
@@ -45,7 +46,7 @@ type Stamp = Option<(u64, u64, i64, i64)>;
 impl Renewed {
     /// Makes the first client and keeps it current. A wrong file is an error. The failure of a credential plugin is
     /// not: the plugin is run again.
-    pub(super) async fn start(server: Server, own: Own) -> Result<Self, ClientError> {
+    pub(super) async fn start(server: Server, own: AddressUpdates) -> Result<Self, ClientError> {
         let access = server.access().await?;
         let (files, has_plugin) = (access.files.clone(), access.has_plugin);
         let stamps = stamps(&files);
@@ -60,7 +61,8 @@ impl Renewed {
             }
             Err(error) => return Err(error),
         };
-        let shared = Arc::new(Shared { current: Mutex::new(current), refused: Notify::new() });
+        let shared =
+            Arc::new(CurrentClient { current: Mutex::new(current), refused: Notify::new() });
         let keeper =
             Keeper { server, own, shared: Arc::downgrade(&shared), files, stamps, reported: None };
         drop(tokio::spawn(keeper.keep()));
@@ -98,7 +100,7 @@ impl Service<Request<Body>> for Renewed {
     }
 }
 
-impl Shared {
+impl CurrentClient {
     fn current(&self) -> std::sync::MutexGuard<'_, Result<Stack, String>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -107,8 +109,8 @@ impl Shared {
 /// Keeps the client current as long as it is in use.
 struct Keeper {
     server: Server,
-    own: Own,
-    shared: Weak<Shared>,
+    own: AddressUpdates,
+    shared: Weak<CurrentClient>,
     files: Vec<PathBuf>,
     stamps: Vec<Stamp>,
     /// The error that was logged last.
@@ -177,7 +179,7 @@ impl Keeper {
 }
 
 /// Builds a client in a thread of its own, as a credential plugin may block.
-async fn made(server: &Server, access: Access, own: &Own) -> Result<Stack, ClientError> {
+async fn made(server: &Server, access: Access, own: &AddressUpdates) -> Result<Stack, ClientError> {
     let own = own.clone();
     let made = spawn_blocking(move || stack(&access, own)).await?;
     made.map_err(|source| {

@@ -19,8 +19,8 @@ use tokio::sync::watch::Receiver;
 
 use crate::node::watch::PublishedView;
 
-/// The addresses of this host as they change; `None` if they are not followed.
-pub type Own = Option<Receiver<PublishedView>>;
+/// Updates of the addresses of this host; `None` if they are not followed.
+pub type AddressUpdates = Option<Receiver<PublishedView>>;
 
 /// A TCP connection that fails once its source address has left this host.
 pub(super) struct Sourced {
@@ -31,7 +31,7 @@ pub(super) struct Sourced {
 }
 
 impl Sourced {
-    pub(super) fn new(stream: TokioIo<TcpStream>, own: Own) -> Self {
+    pub(super) fn new(stream: TokioIo<TcpStream>, own: AddressUpdates) -> Self {
         let source = stream.inner().local_addr().map(|local| local.ip().to_canonical());
         let gone: BoxFuture<'static, ()> = match (source, own) {
             (Ok(source), Some(own)) => Box::pin(gone(source, own)),

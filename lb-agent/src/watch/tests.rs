@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use self::server::{Answer, Script};
 use super::*;
-use crate::snapshot::Kind;
+use crate::snapshot::ObjectKind;
 
 const QUICK: Pace = Pace {
     first: Duration::from_millis(1),
@@ -61,7 +61,7 @@ fn run_at(script: Script, service_proxy_name: Option<&str>, list: ListMode, pace
 
 impl Run {
     /// Returns the next events of a kind as text.
-    async fn events(&mut self, kind: Kind, count: usize) -> Vec<String> {
+    async fn events(&mut self, kind: ObjectKind, count: usize) -> Vec<String> {
         let mut found = Vec::new();
         while found.len() < count {
             let event = timeout(Duration::from_mins(1), self.events.recv());
@@ -81,18 +81,18 @@ impl Run {
     }
 }
 
-fn words(event: &Event) -> (Kind, String) {
+fn words(event: &Event) -> (ObjectKind, String) {
     match event {
-        Event::ServiceApplied(spec) => (Kind::Service, format!("+{}", spec.name.name)),
-        Event::ServiceDeleted(name) => (Kind::Service, format!("-{}", name.name)),
-        Event::ServiceKept(name) => (Kind::Service, format!("={}", name.name)),
-        Event::SliceKept(name) => (Kind::Slice, format!("={}", name.name)),
-        Event::NodeKept(name) => (Kind::Node, format!("={name}")),
-        Event::SliceApplied(slice) => (Kind::Slice, format!("+{}", slice.name.name)),
-        Event::SliceDeleted(name) => (Kind::Slice, format!("-{}", name.name)),
-        Event::NodeApplied(node) => (Kind::Node, format!("+{}", node.name)),
-        Event::NodeDeleted(name) => (Kind::Node, format!("-{name}")),
-        Event::ServiceCidrs(cidrs) => (Kind::ServiceCidr, format!("{} cidrs", cidrs.len())),
+        Event::ServiceApplied(spec) => (ObjectKind::Service, format!("+{}", spec.name.name)),
+        Event::ServiceDeleted(name) => (ObjectKind::Service, format!("-{}", name.name)),
+        Event::ServiceKept(name) => (ObjectKind::Service, format!("={}", name.name)),
+        Event::SliceKept(name) => (ObjectKind::Slice, format!("={}", name.name)),
+        Event::NodeKept(name) => (ObjectKind::Node, format!("={name}")),
+        Event::SliceApplied(slice) => (ObjectKind::Slice, format!("+{}", slice.name.name)),
+        Event::SliceDeleted(name) => (ObjectKind::Slice, format!("-{}", name.name)),
+        Event::NodeApplied(node) => (ObjectKind::Node, format!("+{}", node.name)),
+        Event::NodeDeleted(name) => (ObjectKind::Node, format!("-{name}")),
+        Event::ServiceCidrs(cidrs) => (ObjectKind::ServiceCidr, format!("{} cidrs", cidrs.len())),
         Event::ListBegan(kind) => (*kind, "list".to_owned()),
         Event::Synced(kind) => (*kind, "synced".to_owned()),
         Event::SyncedInPart(kind) => (*kind, "in part".to_owned()),
@@ -112,9 +112,9 @@ async fn a_streamed_list_becomes_events() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::Streaming);
-    let events = run.events(Kind::Service, 6).await;
+    let events = run.events(ObjectKind::Service, 6).await;
     assert_eq!(events, ["list", "+a", "+b", "synced", "+a", "-b"]);
-    assert!(run.view.kinds()[&Kind::Service].synced);
+    assert!(run.view.kinds()[&ObjectKind::Service].synced);
 }
 
 #[tokio::test]
@@ -155,7 +155,7 @@ async fn requests_do_without_streams_and_filters_if_refused() {
     });
     let mut run = run(script, None, ListMode::Streaming);
     // A list in pages begins before its request, so the refused one begins, too.
-    assert_eq!(run.events(Kind::Service, 4).await, ["list", "list", "+a", "synced"]);
+    assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "list", "+a", "synced"]);
     assert_eq!(run.view.oldest(), None);
 }
 
@@ -169,7 +169,7 @@ async fn a_streamed_list_that_never_ends_is_read_at_once() {
     });
     let pace = Pace { stream_silence: Duration::from_millis(500), ..QUICK };
     let mut run = run_at(script, None, ListMode::Streaming, pace);
-    let events = run.events(Kind::Service, 5).await;
+    let events = run.events(ObjectKind::Service, 5).await;
     assert_eq!(events, ["list", "+a", "list", "+a", "synced"]);
 }
 
@@ -182,7 +182,7 @@ async fn a_forgotten_place_is_a_new_list() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    let events = run.events(Kind::Slice, 7).await;
+    let events = run.events(ObjectKind::Slice, 7).await;
     assert_eq!(events, ["list", "+x", "+y", "synced", "list", "+y", "synced"]);
 }
 
@@ -197,8 +197,8 @@ async fn an_event_that_cannot_be_read_may_have_been_a_change_and_is_a_new_list()
             _ => Answer::Hang,
         });
         let mut run = run(script, None, ListMode::AtOnce);
-        assert_eq!(run.events(Kind::Slice, 4).await, ["list", "+x", "+y", "synced"]);
-        assert_eq!(run.events(Kind::Slice, 3).await, ["list", "+y", "synced"], "{line}");
+        assert_eq!(run.events(ObjectKind::Slice, 4).await, ["list", "+x", "+y", "synced"]);
+        assert_eq!(run.events(ObjectKind::Slice, 3).await, ["list", "+y", "synced"], "{line}");
         run.until("fresh", |run| run.view.oldest().is_none()).await;
     }
 }
@@ -216,7 +216,7 @@ async fn a_place_that_is_refused_is_a_new_list() {
             _ => Answer::Hang,
         });
         let mut run = run(script, None, ListMode::AtOnce);
-        let events = run.events(Kind::Slice, 5).await;
+        let events = run.events(ObjectKind::Slice, 5).await;
         assert_eq!(events, ["list", "+x", "synced", "list", "synced"], "{code}");
         // Each request excludes older states than the known one, until the server reports that it has none as new.
         let bound = run.script.asked().iter().filter(|a| a.contains("slices")).nth(2).cloned();
@@ -236,9 +236,9 @@ async fn while_the_server_is_away_the_view_says_so_and_recovers() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    let events = run.events(Kind::Node, 7).await;
+    let events = run.events(ObjectKind::Node, 7).await;
     assert_eq!(events, ["list", "list", "list", "list", "+here", "synced", "+here"]);
-    assert!(!run.view.kinds().contains_key(&Kind::Service), "the others are not concerned");
+    assert!(!run.view.kinds().contains_key(&ObjectKind::Service), "the others are not concerned");
     run.until("fresh", |run| run.view.oldest().is_none()).await;
 }
 
@@ -252,7 +252,7 @@ async fn a_token_that_is_refused_for_a_while_costs_no_object() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    let events = run.events(Kind::Service, 5).await;
+    let events = run.events(ObjectKind::Service, 5).await;
     assert_eq!(events, ["list", "+a", "+b", "synced", "+b"]);
     run.until("fresh", |run| run.view.oldest().is_none()).await;
 }
@@ -269,7 +269,7 @@ async fn a_list_that_is_refused_later_takes_nothing_back() {
             _ => Answer::Hang,
         });
         let mut run = run(script, None, ListMode::AtOnce);
-        let events = run.events(Kind::Node, 9).await;
+        let events = run.events(ObjectKind::Node, 9).await;
         let lists = ["list", "list", "list", "list", "+here", "synced"];
         assert_eq!(events, [&["list", "+here", "synced"], &lists[..]].concat(), "{code}");
         run.until("fresh", |run| run.view.oldest().is_none()).await;
@@ -290,9 +290,16 @@ async fn staleness_names_the_failure() {
     })
     .await;
     let reason = |kind| run.view.kinds()[&kind].stale.as_ref().expect("stale").reason.clone();
-    assert!(reason(Kind::Service).ends_with("connection refused"), "{}", reason(Kind::Service));
-    assert_eq!(reason(Kind::Slice), "forbidden (403); grant get, list and watch on endpointslices");
-    assert_eq!(reason(Kind::Node), "the server gives no reason (502)");
+    assert!(
+        reason(ObjectKind::Service).ends_with("connection refused"),
+        "{}",
+        reason(ObjectKind::Service)
+    );
+    assert_eq!(
+        reason(ObjectKind::Slice),
+        "forbidden (403); grant get, list and watch on endpointslices"
+    );
+    assert_eq!(reason(ObjectKind::Node), "the server gives no reason (502)");
 }
 
 #[tokio::test]
@@ -302,7 +309,7 @@ async fn a_server_without_service_cidrs_is_served_without() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    assert_eq!(run.events(Kind::ServiceCidr, 2).await, ["list", "synced"]);
+    assert_eq!(run.events(ObjectKind::ServiceCidr, 2).await, ["list", "synced"]);
     assert_eq!(run.script.asked().iter().filter(|a| a.contains("servicecidrs")).count(), 1);
     assert_eq!(run.view.oldest(), None);
 }
@@ -314,7 +321,7 @@ async fn forbidden_node_does_not_delay_the_initial_sync() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    assert_eq!(run.events(Kind::Node, 2).await, ["list", "synced"]);
+    assert_eq!(run.events(ObjectKind::Node, 2).await, ["list", "synced"]);
 }
 
 #[tokio::test]
@@ -338,7 +345,7 @@ async fn service_cidrs_are_reported_as_a_whole() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    let events = run.events(Kind::ServiceCidr, 4).await;
+    let events = run.events(ObjectKind::ServiceCidr, 4).await;
     assert_eq!(events, ["list", "2 cidrs", "synced", "1 cidrs"]);
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::snapshot::object::Identifiers;
-use crate::snapshot::{Finding, Findings, Kind, ViewHealth};
+use crate::snapshot::{Finding, Findings, ObjectKind, ViewHealth};
 
 /// The number of names per list that are logged; status counts all.
 const NAMED: usize = 20;
@@ -11,7 +11,7 @@ const NAMED: usize = 20;
 /// The objects of one kind that cannot be read now.
 #[derive(Debug)]
 pub(super) struct Unread {
-    kind: Kind,
+    kind: ObjectKind,
     view: ViewHealth,
     by_name: BTreeMap<(String, String), Finding>,
     /// Findings of the current list; `None` outside of a list.
@@ -21,7 +21,7 @@ pub(super) struct Unread {
 
 impl Unread {
     /// Makes an empty collection.
-    pub(super) const fn new(kind: Kind, view: ViewHealth) -> Self {
+    pub(super) const fn new(kind: ObjectKind, view: ViewHealth) -> Self {
         Self { kind, view, by_name: BTreeMap::new(), listed: None, logged: 0 }
     }
 

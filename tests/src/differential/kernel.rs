@@ -8,7 +8,7 @@ use aya::Ebpf;
 use aya::maps::Map;
 use aya::programs::{Program, SchedClassifier, Xdp};
 use lb_agent::datapath::{self, PacketLog};
-use lb_agent::maps::{SHAPES, Shape};
+use lb_agent::maps::{MapShape, SHAPES};
 use lb_common::event::{COUNTERS, Hook, Verdict, verdict_counter};
 use lb_common::fake::{Fake, Step};
 use lb_common::flow::{
@@ -144,7 +144,7 @@ impl Kernel {
         path.load().context("load the whole path of XDP")?;
         datapath::connect_xdp_path(&mut ebpf)?;
         let mut maps = BTreeMap::new();
-        for Shape { name, .. } in SHAPES {
+        for MapShape { name, .. } in SHAPES {
             let map = ebpf.map(name).with_context(|| format!("map {name}"))?;
             maps.insert(name, raw(map)?);
         }

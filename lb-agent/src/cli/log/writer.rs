@@ -27,21 +27,21 @@ pub fn lost() -> u64 {
 /// A handle that queues lines for the writer thread.
 #[derive(Clone, Debug)]
 pub(super) struct Lines {
-    to: SyncSender<Message>,
+    to: SyncSender<WriterMessage>,
     lost: &'static AtomicU64,
 }
 
 /// A message to the writer thread.
 #[derive(Debug)]
-enum Message {
+enum WriterMessage {
     Line(Vec<u8>),
     /// Replies once all lines before it are written.
     Flush(SyncSender<()>),
 }
 
-/// A line under construction; dropping it queues it.
+/// A line of the log under construction; dropping it queues it.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct LogLine {
     text: Vec<u8>,
     lines: Lines,
 }
@@ -49,7 +49,7 @@ pub(super) struct Line {
 /// Dropping it waits for the queued lines to be written, for a limited time.
 #[derive(Debug)]
 #[must_use = "the last log lines may be lost without it"]
-pub struct LastLines(SyncSender<Message>);
+pub struct LastLines(SyncSender<WriterMessage>);
 
 /// Starts the writer thread with this sink.
 pub(super) fn start(sink: impl Write + Send + 'static) -> io::Result<(Lines, LastLines)> {
@@ -66,29 +66,29 @@ fn start_counting(
     Ok((Lines { to: to.clone(), lost }, LastLines(to)))
 }
 
-fn write(mut sink: impl Write, from: &Receiver<Message>, lost: &AtomicU64) {
+fn write(mut sink: impl Write, from: &Receiver<WriterMessage>, lost: &AtomicU64) {
     for message in from {
         match message {
-            Message::Line(line) => {
+            WriterMessage::Line(line) => {
                 if sink.write_all(&line).and_then(|()| sink.flush()).is_err() {
                     lost.fetch_add(1, Ordering::Relaxed);
                 }
             }
             // The sender of this message may have stopped waiting.
-            Message::Flush(written) => drop(written.try_send(())),
+            WriterMessage::Flush(written) => drop(written.try_send(())),
         }
     }
 }
 
 impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Line;
+    type Writer = LogLine;
 
-    fn make_writer(&'a self) -> Line {
-        Line { text: Vec::new(), lines: self.clone() }
+    fn make_writer(&'a self) -> LogLine {
+        LogLine { text: Vec::new(), lines: self.clone() }
     }
 }
 
-impl Write for Line {
+impl Write for LogLine {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         self.text.extend_from_slice(buf);
         Ok(buf.len())
@@ -99,10 +99,10 @@ impl Write for Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for LogLine {
     fn drop(&mut self) {
         let text = std::mem::take(&mut self.text);
-        if !text.is_empty() && self.lines.to.try_send(Message::Line(text)).is_err() {
+        if !text.is_empty() && self.lines.to.try_send(WriterMessage::Line(text)).is_err() {
             self.lines.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -111,7 +111,7 @@ impl Drop for Line {
 impl Drop for LastLines {
     fn drop(&mut self) {
         let (written, wait) = sync_channel(1);
-        if self.0.try_send(Message::Flush(written)).is_ok() {
+        if self.0.try_send(WriterMessage::Flush(written)).is_ok() {
             // The writer thread may be blocked: give up after the time limit.
             let _is_written: Result<(), RecvTimeoutError> = wait.recv_timeout(LAST_LINES);
         }

@@ -8,7 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use super::proxy::ProxyFlags;
 use crate::config::{LogFormat, Pattern};
 use crate::datapath::PacketLog;
-use crate::maps::Shape;
+use crate::maps::MapShape;
 
 /// The flags of the agent, for each command that reads them.
 #[derive(Debug, Args)]
@@ -89,12 +89,12 @@ pub(crate) fn named(path: Option<&PathBuf>) -> Option<&Path> {
 fn size(text: &str) -> Result<(String, u32), String> {
     let (name, entries) = text
         .split_once('=')
-        .ok_or_else(|| format!("write MAP=ENTRIES; the maps are {}", Shape::sizable()))?;
+        .ok_or_else(|| format!("write MAP=ENTRIES; the maps are {}", MapShape::sizable()))?;
     let entries = entries.parse().map_err(|error| format!("{entries:?}: {error}"))?;
     if entries == 0 {
         return Err("a map needs at least one entry".into());
     }
     let name = name.to_uppercase();
-    Shape::ensure_sizable(&name)?;
+    MapShape::ensure_sizable(&name)?;
     Ok((name, entries))
 }

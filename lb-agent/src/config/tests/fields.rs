@@ -79,7 +79,8 @@ fn text(mode: &str, (field, value): (&str, &str)) -> String {
 /// Returns the entries that are set, except the mode.
 fn set(config: &Config) -> Vec<(String, String)> {
     let entries = config.entries().into_iter();
-    let set = entries.filter(|entry| entry.origin != Origin::Default && entry.field != "mode");
+    let set =
+        entries.filter(|entry| entry.origin != SettingOrigin::Default && entry.field != "mode");
     // A mode that is left out is the default one.
     let name = |field: &str| field.replace("nftables.", "iptables.").replace("ipvs.", "iptables.");
     set.map(|entry| (name(&entry.field), entry.value.to_string())).collect()

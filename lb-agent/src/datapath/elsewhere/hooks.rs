@@ -32,10 +32,10 @@ const FILTER_PROGRAM: u16 = 11;
 const CLSACT: [(Direction, u32); 2] =
     [(Direction::Ingress, 0xffff_fff2), (Direction::Egress, 0xffff_fff3)];
 
-/// A program at a hook.
+/// A program at a hook, and the hook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hook {
-    pub(super) kind: Kind,
+pub(super) struct HookedProgram {
+    pub(super) kind: HookKind,
     /// Id of its link, if the kernel reports one.
     pub(super) link: Option<u32>,
     pub(super) program: u32,
@@ -43,7 +43,7 @@ pub(super) struct Hook {
 
 /// The kind of a hook, and where it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum HookKind {
     Tcx {
         device: String,
     },
@@ -62,58 +62,58 @@ pub(super) enum Kind {
     },
 }
 
-impl Hook {
+impl HookedProgram {
     pub(super) const fn is_of_tc(&self) -> bool {
-        matches!(self.kind, Kind::Tcx { .. } | Kind::Filter { .. })
+        matches!(self.kind, HookKind::Tcx { .. } | HookKind::Filter { .. })
     }
 
     pub(super) const fn is_of_sockets(&self) -> bool {
-        matches!(self.kind, Kind::Socket { .. })
+        matches!(self.kind, HookKind::Socket { .. })
     }
 }
 
-impl fmt::Display for Hook {
+impl fmt::Display for HookedProgram {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Tcx { device } => write!(f, "interface {device}"),
-            Kind::Xdp { device } => write!(f, "interface {device} (XDP)"),
-            Kind::Filter { device, .. } => write!(f, "interface {device} (tc filter)"),
-            Kind::Socket { name } => write!(f, "socket hook {name}"),
+            HookKind::Tcx { device } => write!(f, "interface {device}"),
+            HookKind::Xdp { device } => write!(f, "interface {device} (XDP)"),
+            HookKind::Filter { device, .. } => write!(f, "interface {device} (tc filter)"),
+            HookKind::Socket { name } => write!(f, "socket hook {name}"),
         }
     }
 }
 
 /// Returns every program at the hooks of this namespace's interfaces and of a cgroup.
-pub(super) fn all(cgroup: &Path) -> Vec<Hook> {
+pub(super) fn all(cgroup: &Path) -> Vec<HookedProgram> {
     let mut all = of_devices().unwrap_or_default();
     // A wrong `--cgroup` is reported where it is used.
     let Ok(cgroup) = File::open(cgroup) else { return all };
     for name in SOCKET_HOOKS {
         let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));
-        let hook = |program| Hook { kind: Kind::Socket { name }, link: None, program };
+        let hook = |program| HookedProgram { kind: HookKind::Socket { name }, link: None, program };
         all.extend(hooked.unwrap_or_default().into_iter().map(hook));
     }
     all
 }
 
-fn of_devices() -> io::Result<Vec<Hook>> {
+fn of_devices() -> io::Result<Vec<HookedProgram>> {
     let socket = connect(NETLINK_ROUTE)?;
     let mut all = Vec::new();
     for (index, device, xdp) in devices(&socket)? {
         for direction in Direction::BOTH {
             // An interface may vanish during the walk; it then has no programs.
             let hooked = attached_programs(index, direction).unwrap_or_default();
-            all.extend(hooked.into_iter().map(|hooked| Hook {
-                kind: Kind::Tcx { device: device.clone() },
+            all.extend(hooked.into_iter().map(|hooked| HookedProgram {
+                kind: HookKind::Tcx { device: device.clone() },
                 link: Some(hooked.link).filter(|link| *link != 0),
                 program: hooked.program,
             }));
         }
-        let kind = Kind::Xdp { device: device.clone() };
-        all.extend(xdp.map(|program| Hook { kind, link: None, program }));
+        let kind = HookKind::Xdp { device: device.clone() };
+        all.extend(xdp.map(|program| HookedProgram { kind, link: None, program }));
         for (direction, parent) in CLSACT {
-            let filter = |(priority, handle, program)| Hook {
-                kind: Kind::Filter { device: device.clone(), direction, priority, handle },
+            let filter = |(priority, handle, program)| HookedProgram {
+                kind: HookKind::Filter { device: device.clone(), direction, priority, handle },
                 link: None,
                 program,
             };

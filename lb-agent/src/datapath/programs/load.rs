@@ -48,9 +48,9 @@ pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
     ids.values().all(|id| used.contains(id))
 }
 
-/// Paths and sizes for loading the object.
+/// Options for loading the object: paths, sizes and the packet log.
 #[derive(Clone, Copy)]
-pub(super) struct Sources<'a> {
+pub(super) struct LoadOptions<'a> {
     /// Directory of the pinned maps. Missing ones are created.
     pub(super) maps: &'a Path,
     /// Directory for the pins of the programs.
@@ -61,7 +61,7 @@ pub(super) struct Sources<'a> {
 }
 
 /// Loads the object and pins every program that a node needs.
-pub(super) fn load(sources: &Sources<'_>) -> Result<Ebpf, Error> {
+pub(super) fn load(sources: &LoadOptions<'_>) -> Result<Ebpf, Error> {
     let mut ebpf = object_over(sources)?;
     verify_all(&mut ebpf)?;
     connect_paths(&mut ebpf)?;
@@ -106,8 +106,8 @@ fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
 }
 
 /// Opens the object over the pinned maps; its programs are not verified yet.
-fn object_over(sources: &Sources<'_>) -> Result<Ebpf, Error> {
-    let Sources { maps, programs, sizes, packet_log } = *sources;
+fn object_over(sources: &LoadOptions<'_>) -> Result<Ebpf, Error> {
+    let LoadOptions { maps, programs, sizes, packet_log } = *sources;
     let mut loader = packet_log.loader();
     for (name, pin) in paths::pins(programs) {
         loader.map_pin_path(name, pin);
@@ -123,14 +123,14 @@ fn object_over(sources: &Sources<'_>) -> Result<Ebpf, Error> {
 }
 
 /// Loads one more program and pins it.
-pub(super) fn load_and_pin(sources: &Sources<'_>, name: &'static str) -> Result<(), Error> {
+pub(super) fn load_and_pin(sources: &LoadOptions<'_>, name: &'static str) -> Result<(), Error> {
     let program = load_apart(sources, name)?;
     let path = sources.programs.join(name);
     syscall::pin(program.as_fd(), &path).map_err(pin(&path))
 }
 
 /// Loads a program from the object again; it is independent of an earlier copy.
-pub(super) fn load_apart(sources: &Sources<'_>, name: &'static str) -> Result<OwnedFd, Error> {
+pub(super) fn load_apart(sources: &LoadOptions<'_>, name: &'static str) -> Result<OwnedFd, Error> {
     let mut ebpf = object_over(sources)?;
     if name == XDP {
         load_program(&mut ebpf, XDP_PATH, Xdp::load)?;

@@ -15,10 +15,10 @@ use tracing::info;
 use crate::datapath::error::Error;
 use crate::datapath::names::{FINGERPRINTS, LAYOUT};
 use crate::datapath::pins::{list, remove_pin};
-use crate::maps::{SHAPES, Shape};
+use crate::maps::{MapShape, SHAPES};
 
 /// Reports whether a map of a layout has the same content type as ours of that name.
-pub(super) fn is_same(layout: &Path, shape: &Shape) -> bool {
+pub(super) fn is_same(layout: &Path, shape: &MapShape) -> bool {
     entry(layout, shape).is_dir()
 }
 
@@ -54,9 +54,9 @@ pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
 }
 
 /// Returns the maps of a layout for which an earlier run recorded another fingerprint.
-fn others(layout: &Path) -> Result<Vec<&'static Shape>, Error> {
+fn others(layout: &Path) -> Result<Vec<&'static MapShape>, Error> {
     let recorded = list(&layout.join(FINGERPRINTS))?;
-    let is_other = |shape: &&Shape| {
+    let is_other = |shape: &&MapShape| {
         let is_there = layout.join("maps").join(shape.name).exists();
         is_there && recorded.iter().any(|entry| is_about(entry, shape)) && !is_same(layout, shape)
     };
@@ -86,23 +86,23 @@ fn remove(entry: &Path) -> Result<(), Error> {
     }
 }
 
-fn is_about(entry: &Path, shape: &Shape) -> bool {
+fn is_about(entry: &Path, shape: &MapShape) -> bool {
     let name = entry.file_name().and_then(|name| name.to_str());
     name.and_then(|name| name.split_once('-')).is_some_and(|(map, _)| map == shape.name)
 }
 
-fn entry(layout: &Path, shape: &Shape) -> PathBuf {
+fn entry(layout: &Path, shape: &MapShape) -> PathBuf {
     layout.join(FINGERPRINTS).join(format!("{}-{:016x}", shape.name, fingerprint(shape)))
 }
 
 /// Returns the fingerprint of a map: types, kind and fixed size; for counters also the name of each position.
-fn fingerprint(shape: &Shape) -> u64 {
+fn fingerprint(shape: &MapShape) -> u64 {
     let of = shaped(shape.fingerprint, shape);
     if shape.content == Content::Counters { counters(of) } else { of }
 }
 
 /// Adds the kind of a map and its sizes to a hash, and the number of entries if it is fixed.
-pub(super) fn shaped(hash: u64, shape: &Shape) -> u64 {
+pub(super) fn shaped(hash: u64, shape: &MapShape) -> u64 {
     let entries = if shape.content.is_sizable() { 0 } else { shape.entries };
     number(named(hash, &shape.to_string()), entries.into())
 }
@@ -125,7 +125,7 @@ mod tests {
     fn recorded_maps_are_recognized_and_foreign_ones_renamed() {
         let directory = tempfile::tempdir().unwrap();
         let (dir, layout) = (directory.path(), directory.path().join(LAYOUT));
-        let flows = Shape::of("FLOWS6").unwrap();
+        let flows = MapShape::of("FLOWS6").unwrap();
         assert!(!is_same(&layout, flows), "there is no record");
         record(&layout).unwrap();
         record(&layout).unwrap();
@@ -158,7 +158,7 @@ mod tests {
         forget_counters(&layout).unwrap();
         assert!(layout.join("maps/COUNTERS").exists(), "this build counts the same");
         let other = layout.join(FINGERPRINTS).join("COUNTERS-0123456789abcdef");
-        fs::rename(entry(&layout, Shape::of("COUNTERS").unwrap()), other).unwrap();
+        fs::rename(entry(&layout, MapShape::of("COUNTERS").unwrap()), other).unwrap();
         assert!(is_of_another_build(dir), "our names would be wrong for them");
         set_aside(dir).unwrap();
         forget_counters(&layout).unwrap();
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn counters_of_other_events_are_other_maps() {
-        let shape = Shape::of("COUNTERS").unwrap();
+        let shape = MapShape::of("COUNTERS").unwrap();
         assert_ne!(fingerprint(shape), number(named(shape.fingerprint, &shape.to_string()), 0));
         let more = {
             let mut more = *shape;

@@ -15,7 +15,7 @@ use std::io;
 use std::path::Path;
 
 use crate::datapath::detach::{brings_answers, let_go_of};
-use crate::datapath::error::{Error, Failure};
+use crate::datapath::error::{Error, LinkFailure};
 use crate::datapath::pins::{aside, is_aside, list};
 use crate::datapath::role::{Direction, Role};
 
@@ -46,14 +46,14 @@ impl LinkMode {
 
 /// Renames a link so that another can be made beside it. If an earlier attempt was interrupted, the link it renamed
 /// stays.
-pub(in crate::datapath) fn move_aside(link: &Path, mode: LinkMode) -> Result<(), Failure> {
+pub(in crate::datapath) fn move_aside(link: &Path, mode: LinkMode) -> Result<(), LinkFailure> {
     let aside = aside(link);
     if mode == LinkMode::Reused || aside.exists() {
         return Ok(());
     }
     match fs::rename(link, &aside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(Failure::Pin(link.to_owned(), error))
+            Err(LinkFailure::Pin(link.to_owned(), error))
         }
         Ok(()) | Err(_) => Ok(()),
     }
@@ -61,12 +61,12 @@ pub(in crate::datapath) fn move_aside(link: &Path, mode: LinkMode) -> Result<(),
 
 /// Undoes a rename of an earlier run that was killed. Returns whether that run had already made the new link: it stays,
 /// and the renamed link ends once the new one runs our program.
-pub(in crate::datapath) fn undo_move_aside(link: &Path) -> Result<bool, Failure> {
+pub(in crate::datapath) fn undo_move_aside(link: &Path) -> Result<bool, LinkFailure> {
     let aside = aside(link);
     if link.exists() || !aside.exists() {
         return Ok(aside.exists());
     }
-    fs::rename(&aside, link).map_err(|error| Failure::Pin(aside, error))?;
+    fs::rename(&aside, link).map_err(|error| LinkFailure::Pin(aside, error))?;
     Ok(false)
 }
 

@@ -19,7 +19,7 @@ use crate::datapath::detach::{let_go_of, remove_layout};
 use crate::datapath::error::Error;
 use crate::datapath::names::LAYOUT;
 use crate::datapath::pins::{is_aside, layouts, list};
-use crate::maps::{SHAPES, Shape, copy, mark_all};
+use crate::maps::{MapShape, SHAPES, copy, mark_all};
 use crate::syscall;
 
 /// Directories of other layouts whose programs are attached, the newest last. Usually one; more if a run of a third
@@ -68,7 +68,7 @@ impl Previous {
     pub(in crate::datapath) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
         let newest = self.layouts.last();
         for layout in self.layouts.iter().rev() {
-            let is_ours = |shape: &&Shape| {
+            let is_ours = |shape: &&MapShape| {
                 let is_table = shape.content.is_sizable() && Some(layout) == newest;
                 // Without the filters no packet would be looked up in the copied tables.
                 let is_filter = shape.content == Content::Filter;
@@ -90,7 +90,7 @@ impl Previous {
     ) -> Result<(), Error> {
         let Some(newest) = self.layouts.last() else { return Ok(()) };
         let is_filter =
-            |shape: &Shape| shape.content == Content::Filter && shape.author == Author::Programs;
+            |shape: &MapShape| shape.content == Content::Filter && shape.author == Author::Programs;
         for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink() || is_filter(shape)) {
             let (from, to) = (newest.join("maps").join(shape.name), maps.join(shape.name));
             let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
@@ -140,7 +140,7 @@ fn remove(layout: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-fn copy_one(shape: &Shape, layout: &Path, to: &Path, is_first: bool) -> Result<(), Error> {
+fn copy_one(shape: &MapShape, layout: &Path, to: &Path, is_first: bool) -> Result<(), Error> {
     let from = &layout.join("maps").join(shape.name);
     let pin = |path: &Path, error: &dyn std::fmt::Display| Error::Pin {
         path: path.to_owned(),

@@ -12,13 +12,13 @@ use tracing::{info, warn};
 
 use crate::datapath::error::Error;
 use crate::datapath::pins::remove_pin;
-use crate::maps::{SHAPES, Shape, copy, describe};
+use crate::maps::{MapShape, SHAPES, copy, describe};
 use crate::syscall;
 
 /// A map that a new one of another size replaces.
 #[derive(Debug)]
 pub(in crate::datapath) struct Replaced {
-    shape: &'static Shape,
+    shape: &'static MapShape,
     old: MapData,
     /// Pin of the old map until the new one has all entries.
     aside: PathBuf,
@@ -103,7 +103,7 @@ pub(in crate::datapath) fn verify(maps: &Path, dir: &Path) -> Result<(), Error> 
     SHAPES.iter().try_for_each(|shape| pinned(&maps.join(shape.name), shape, dir).map(|_| ()))
 }
 
-fn pinned(path: &Path, shape: &Shape, dir: &Path) -> Result<Option<MapInfo>, Error> {
+fn pinned(path: &Path, shape: &MapShape, dir: &Path) -> Result<Option<MapInfo>, Error> {
     if !path.exists() {
         return Ok(None);
     }

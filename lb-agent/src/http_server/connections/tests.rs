@@ -12,7 +12,7 @@ fn idle(connections: &Connections, of: usize, from: &str, has_asked: bool) -> Jo
     let began = Instant::now().checked_sub(GRACE).expect("a machine that was just started");
     let progress = Arc::new(Progress { began, state });
     let from = from.parse().expect("an address");
-    connections.admit(Connection { of, from, progress, task: task.abort_handle() });
+    connections.admit(HttpConnection { of, from, progress, task: task.abort_handle() });
     task
 }
 
@@ -91,7 +91,7 @@ async fn just_accepted_connection_is_not_displaced_by_the_next() {
     let kept_alive = idle(&connections, 0, "192.0.2.1", true);
     let task = tokio::spawn(std::future::pending::<()>());
     let (from, handle) = ("192.0.2.1".parse().expect("an address"), task.abort_handle());
-    connections.admit(Connection { of: 0, from, progress: Progress::begin(), task: handle });
+    connections.admit(HttpConnection { of: 0, from, progress: Progress::begin(), task: handle });
     let newest = idle(&connections, 0, "192.0.2.1", false);
     assert!(is_pushed_out(kept_alive).await);
     assert!(!task.is_finished() && !newest.is_finished());
@@ -106,7 +106,7 @@ async fn ended_connection_takes_no_place() {
         let (handle, from) = (task.abort_handle(), "192.0.2.1".parse().expect("an address"));
         task.await.expect("no panic");
         let progress = Progress::begin();
-        connections.admit(Connection { of: 0, from, progress, task: handle });
+        connections.admit(HttpConnection { of: 0, from, progress, task: handle });
     }
     assert!(!first.is_finished());
     assert_eq!(connections.all().len(), 2, "the idle one, and the last");

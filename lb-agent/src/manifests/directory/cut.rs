@@ -8,19 +8,20 @@ use crate::manifests::parse::Object;
 use crate::plan::ServiceName;
 use crate::snapshot::object::Metadata;
 use crate::snapshot::{
-    Findings, Names, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName, SliceSpec, service_cidrs,
+    Findings, NamePool, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName, SliceSpec,
+    service_cidrs,
 };
 
 /// The identity of an object.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Key {
+pub(super) enum ObjectKey {
     Service(ServiceName),
     Slice(SliceName),
     Node(Box<str>),
     ServiceCidr(Box<str>),
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Service(name) => write!(f, "Service {name}"),
@@ -44,15 +45,15 @@ pub(super) enum Spec {
 pub(super) fn cut(
     object: Object,
     node: &str,
-    names: &mut Names,
+    names: &mut NamePool,
     findings: &mut Findings,
-) -> Option<(Key, Spec)> {
+) -> Option<(ObjectKey, Spec)> {
     let kind = object.kind();
     let found = match object {
         Object::Service(mut object) => {
             in_a_namespace(&mut object.metadata);
             let spec = ServiceSpec::of(&object);
-            spec.map(|spec| (Key::Service(spec.name.clone()), Spec::Service(Box::new(spec))))
+            spec.map(|spec| (ObjectKey::Service(spec.name.clone()), Spec::Service(Box::new(spec))))
         }
         // The API server would not list it (contract 1.1).
         Object::Slice(object) if object.metadata.labels.headless.is_some() => return None,
@@ -64,11 +65,13 @@ pub(super) fn cut(
                 port.name.get_or_insert_default();
             }
             let slice = SliceSpec::of(&object, names);
-            slice.map(|slice| (Key::Slice(slice.name.clone()), Spec::Slice(Box::new(slice))))
+            slice.map(|slice| (ObjectKey::Slice(slice.name.clone()), Spec::Slice(Box::new(slice))))
         }
         Object::Node(object) => match NodeSpec::of(&object) {
             Some(other) if *other.name != *node => return None,
-            spec => spec.map(|spec| (Key::Node(spec.name.clone()), Spec::Node(Box::new(spec)))),
+            spec => {
+                spec.map(|spec| (ObjectKey::Node(spec.name.clone()), Spec::Node(Box::new(spec))))
+            }
         },
         Object::ServiceCidr(object) => {
             let (cidrs, wrong) = service_cidrs(&object);
@@ -81,7 +84,7 @@ pub(super) fn cut(
             }
             let name = Some(object.metadata.name).filter(|name| !name.is_empty());
             let name = name.map(Box::<str>::from);
-            name.map(|name| (Key::ServiceCidr(name.clone()), Spec::ServiceCidr(name, cidrs)))
+            name.map(|name| (ObjectKey::ServiceCidr(name.clone()), Spec::ServiceCidr(name, cidrs)))
         }
     };
     match &found {
@@ -125,7 +128,7 @@ mod tests {
             let mut findings = Findings::of("file", "", "a.yaml");
             let mut ports = Vec::new();
             for object in contents(&text).unwrap().objects {
-                match cut(object, "here", &mut Names::default(), &mut findings) {
+                match cut(object, "here", &mut NamePool::default(), &mut findings) {
                     Some((_, Spec::Service(spec))) => {
                         ports.extend(
                             spec.ports.iter().map(|port| (port.name.to_string(), port.port)),

@@ -30,7 +30,7 @@ impl<'de> Visitor<'de> for List<'_> {
     fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
         while let Some(key) = map.next_key::<String>()? {
             if key == "items" {
-                map.next_value_seed(Items(&mut self))?;
+                map.next_value_seed(ListItems(&mut self))?;
             } else {
                 let _: IgnoredAny = map.next_value()?;
             }
@@ -39,9 +39,10 @@ impl<'de> Visitor<'de> for List<'_> {
     }
 }
 
-struct Items<'a, 'b>(&'a mut List<'b>);
+/// The items of a list.
+struct ListItems<'a, 'b>(&'a mut List<'b>);
 
-impl<'de> DeserializeSeed<'de> for Items<'_, '_> {
+impl<'de> DeserializeSeed<'de> for ListItems<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -49,7 +50,7 @@ impl<'de> DeserializeSeed<'de> for Items<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Items<'_, '_> {
+impl<'de> Visitor<'de> for ListItems<'_, '_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,6 @@
 //! An interface of a pod that no program of this host serves, and the reason.
 
-use super::routes::Routes;
+use super::routes::PodRoutes;
 
 /// An interface of a pod that no program of this host serves.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -11,7 +11,7 @@ pub struct Hidden {
     pub namespace: String,
     pub reason: Reason,
     /// Routes of the namespace, if another interface of the pod is served.
-    pub(in crate::node) pod_routes: Option<Routes>,
+    pub(in crate::node) pod_routes: Option<PodRoutes>,
 }
 
 /// The reason why no program serves an interface of a pod. Numbers are interface indices of the host.

@@ -1,11 +1,16 @@
 //! Finds the interfaces inside a network namespace that no program of this host serves.
 
 use super::device::{Hidden, Reason};
-use super::routes::{Route, Routes};
-use crate::node::view::{Link, LinkKind, View};
+use super::routes::{PodRoute, PodRoutes};
+use crate::node::view::{Link, LinkKind, NamespaceView};
 
 /// Returns the interfaces of a namespace that no program serves. `number` is the id of our namespace in that one.
-pub(super) fn hidden(view: &View, number: i32, namespace: &str, routes: &[Route]) -> Vec<Hidden> {
+pub(super) fn hidden(
+    view: &NamespaceView,
+    number: i32,
+    namespace: &str,
+    routes: &[PodRoute],
+) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
     let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
     let has_veth = view.links.values().filter(is_ours).any(is_served);
@@ -21,7 +26,7 @@ pub(super) fn hidden(view: &View, number: i32, namespace: &str, routes: &[Route]
         };
         // Each netkit in mode l3 is reported: it leads to this host, so its pod expects Services there.
         let has_other = has_veth && !matches!(reason, Reason::NetkitL3(_));
-        let pod_routes = has_other.then(|| Routes::by(*index, routes));
+        let pod_routes = has_other.then(|| PodRoutes::by(*index, routes));
         Some(Hidden {
             name: link.name.clone(),
             namespace: namespace.to_owned(),

@@ -15,9 +15,9 @@ use nix::sched::{CloneFlags, setns};
 
 use super::device::Hidden;
 use super::inside::hidden;
-use super::routes::{Route, route};
+use super::routes::{PodRoute, route};
 use crate::netlink::{connect, list, message, next};
-use crate::node::view::{Link, LinkKind, View};
+use crate::node::view::{Link, LinkKind, NamespaceView};
 use crate::node::watch::events::read;
 
 /// Directories in which container runtimes name the namespaces of pods: containerd and CRI-O, and Docker.
@@ -61,7 +61,7 @@ fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Ve
     }
     setns(there.as_fd(), CloneFlags::CLONE_NEWNET)?;
     let socket = connect(NETLINK_ROUTE)?;
-    let mut view = View::default();
+    let mut view = NamespaceView::default();
     list(&socket, GET_LINK, &[0; LINK], |kind, body| {
         if let Some(RouteNetlinkMessage::NewLink(link)) = read(kind, body) {
             view.put_link(&link);
@@ -73,7 +73,7 @@ fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Ve
     if !view.links.values().any(may_be_hidden) {
         return Ok(Vec::new());
     }
-    let mut routes: Vec<Route> = Vec::new();
+    let mut routes: Vec<PodRoute> = Vec::new();
     list(&socket, GET_ROUTE, &[0; ROUTE], |kind, body| {
         if let Some(RouteNetlinkMessage::NewRoute(message)) = read(kind, body) {
             routes.extend(route(&message));

@@ -9,21 +9,21 @@ use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType,
 };
 
-/// A route of the main table. Other tables are for certain sources, which an unbound socket does not have.
+/// A route in the main table of a pod. Other tables are for certain sources, which an unbound socket does not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Route {
+pub(super) struct PodRoute {
     pub(super) to: IpNet,
     pub(super) metric: u32,
     pub(super) devices: Vec<u32>,
 }
 
-/// The routes of a namespace as seen from one interface: network, metric, and whether the route leads through it.
+/// The routes of a pod as seen from one of its interfaces: network, metric, and whether the route leads through it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(in crate::node) struct Routes(Vec<(IpNet, u32, bool)>);
+pub(in crate::node) struct PodRoutes(Vec<(IpNet, u32, bool)>);
 
-impl Routes {
-    pub(super) fn by(device: u32, routes: &[Route]) -> Self {
-        let seen = |route: &Route| (route.to, route.metric, route.devices.contains(&device));
+impl PodRoutes {
+    pub(super) fn by(device: u32, routes: &[PodRoute]) -> Self {
+        let seen = |route: &PodRoute| (route.to, route.metric, route.devices.contains(&device));
         Self(routes.iter().map(seen).collect())
     }
 
@@ -37,7 +37,7 @@ impl Routes {
 }
 
 /// Parses a unicast route of the main table; `None` for others.
-pub(super) fn route(message: &RouteMessage) -> Option<Route> {
+pub(super) fn route(message: &RouteMessage) -> Option<PodRoute> {
     let header = &message.header;
     if header.table != RouteHeader::RT_TABLE_MAIN || header.kind != RouteType::Unicast {
         return None;
@@ -64,5 +64,5 @@ pub(super) fn route(message: &RouteMessage) -> Option<Route> {
         }
     }
     let to = IpNet::new(ip, header.destination_prefix_length).ok()?;
-    Some(Route { to, metric, devices })
+    Some(PodRoute { to, metric, devices })
 }

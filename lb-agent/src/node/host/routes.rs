@@ -24,21 +24,21 @@ const FAMILIES: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
 
 /// The networks of frontends, and the source addresses for packets to them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frontends {
+pub struct FrontendNetworks {
     /// Networks and single addresses of frontends.
     pub networks: BTreeSet<IpNet>,
     /// The node's primary addresses. A family without one gets no routes.
     pub sources: Primary,
 }
 
-/// A route of the table: network and source address.
-type Route = (IpNet, Option<IpAddr>);
+/// A route to frontends, in the table: network and source address.
+type FrontendRoute = (IpNet, Option<IpAddr>);
 
 /// Makes the table contain exactly the routes to these frontends.
-pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Error> {
+pub(super) async fn set(handle: &Handle, frontends: &FrontendNetworks) -> Result<(), Error> {
     let Primary { v4, v6 } = frontends.sources;
     let source = |network: &IpNet| if network.addr().is_ipv4() { v4 } else { v6 };
-    let wanted: BTreeSet<Route> = frontends
+    let wanted: BTreeSet<FrontendRoute> = frontends
         .networks
         .iter()
         .filter_map(|network| Some((network.trunc(), Some(source(network)?))))
@@ -73,8 +73,8 @@ pub(super) async fn set(handle: &Handle, frontends: &Frontends) -> Result<(), Er
 /// Returns the networks whose routes are not wanted. A route without a source stays until one with the wanted source
 /// replaces it.
 fn stale<'a>(
-    there: &'a BTreeSet<Route>,
-    wanted: &'a BTreeSet<Route>,
+    there: &'a BTreeSet<FrontendRoute>,
+    wanted: &'a BTreeSet<FrontendRoute>,
 ) -> impl Iterator<Item = &'a IpNet> {
     let networks: BTreeSet<&IpNet> = wanted.iter().map(|(network, _)| network).collect();
     let is_substitute =
@@ -101,7 +101,7 @@ pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     Ok(any)
 }
 
-async fn list(handle: &Handle) -> Result<BTreeSet<Route>, Error> {
+async fn list(handle: &Handle) -> Result<BTreeSet<FrontendRoute>, Error> {
     let mut all = BTreeSet::new();
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().table_id(TABLE).build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().table_id(TABLE).build();
@@ -117,7 +117,7 @@ async fn list(handle: &Handle) -> Result<BTreeSet<Route>, Error> {
 }
 
 /// Returns a route if it belongs to our table.
-fn ours(route: &RouteMessage) -> Option<Route> {
+fn ours(route: &RouteMessage) -> Option<FrontendRoute> {
     let is_ours = route
         .attributes
         .iter()

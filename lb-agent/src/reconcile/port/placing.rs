@@ -7,12 +7,12 @@ use lb_common::addr::Endpoint;
 use lb_common::service::{Backend, BackendId, ServiceId, Set};
 
 use super::reading::{self, at, members, row};
-use super::{Members, Port};
+use super::{Members, ProgrammedPort};
 use crate::plan::{EndpointPlan, PortPlan};
 use crate::reconcile::capacity::{Capacity, Lack};
 use crate::reconcile::frontends::key;
 use crate::reconcile::rows_by_endpoint::RowsByEndpoint;
-use crate::reconcile::{GRACE, Limits, Op, Reconciler, Refusal, Transaction, selection};
+use crate::reconcile::{FullMap, GRACE, Limits, Op, Reconciler, Transaction, selection};
 
 impl Reconciler {
     /// Checks the capacity, then makes rows, sets and sources of a plan beside the current ones.
@@ -24,7 +24,7 @@ impl Reconciler {
         transaction: &mut Transaction,
     ) -> Result<(), Lack> {
         // The port is taken out, because `check` needs the rest of `self` beside it.
-        let mut port = self.ports.take(id).unwrap_or_else(|| Box::new(Port::empty(plan)));
+        let mut port = self.ports.take(id).unwrap_or_else(|| Box::new(ProgrammedPort::empty(plan)));
         let placed = self.check(id, plan, &port).and_then(|()| self.capacity.sets(&port, plan));
         if let Ok(sets) = placed {
             self.capacity.replace(id, &mut port, plan, sets, now + GRACE, transaction);
@@ -39,7 +39,7 @@ impl Reconciler {
         placed.map(|_| ())
     }
 
-    fn check(&self, id: ServiceId, plan: &PortPlan, port: &Port) -> Result<(), Lack> {
+    fn check(&self, id: ServiceId, plan: &PortPlan, port: &ProgrammedPort) -> Result<(), Lack> {
         let is_new = self.names.get(&plan.key).is_none() && port.is_empty();
         let Capacity { limits, rows, lines, sources } = &self.capacity;
         let enough = |refusal, limit: u32, used: usize, needed: usize, whole| {
@@ -54,22 +54,26 @@ impl Reconciler {
         let entries = self.frontends.missing(id, &frontends.collect());
         // Frontends of a removed port stay while they drain, so its removal frees nothing at once.
         let used = self.frontends.used();
-        enough(Refusal::Services, limits.services, used, entries, usize::MAX)?;
+        enough(FullMap::Services, limits.services, used, entries, usize::MAX)?;
         let new = plan.endpoints.iter().filter(|endpoint| port.rows.get(&at(endpoint)).is_none());
         let (used, all) = (limits.backends as usize - rows.free(), plan.endpoints.len());
-        enough(Refusal::Backends, limits.backends, used, new.count(), all)?;
+        enough(FullMap::Backends, limits.backends, used, new.count(), all)?;
         let (used, new) = (sources.len(), sources.missing(id, &plan.sources));
-        enough(Refusal::Sources, limits.sources, used, new, plan.sources.len())?;
+        enough(FullMap::Sources, limits.sources, used, new, plan.sources.len())?;
         let of_plan = reading::lines(plan) as usize;
         // A known port is checked when its ranges are taken (`sets`): an unchanged set needs none.
         let of_new = if is_new { of_plan } else { 0 };
-        enough(Refusal::Slots, limits.lines, lines.used() as usize, of_new, of_plan)
+        enough(FullMap::Slots, limits.lines, lines.used() as usize, of_new, of_plan)
     }
 }
 
 impl Capacity {
     /// Allocates lines for the sets that change; `None` for a set that stays.
-    fn sets(&mut self, port: &Port, plan: &PortPlan) -> Result<(Option<Set>, Option<Set>), Lack> {
+    fn sets(
+        &mut self,
+        port: &ProgrammedPort,
+        plan: &PortPlan,
+    ) -> Result<(Option<Set>, Option<Set>), Lack> {
         let member = |is: fn(&EndpointPlan) -> bool| members(plan, is);
         let cluster = member(|endpoint| endpoint.cluster);
         let local = member(|endpoint| endpoint.local);
@@ -106,7 +110,7 @@ impl Capacity {
         match set.lines() {
             0 => Ok(set),
             lines => {
-                let lack = Lack { refusal: Refusal::Slots, needed: lines as usize, whole };
+                let lack = Lack { refusal: FullMap::Slots, needed: lines as usize, whole };
                 let range = self.lines.take(lines).ok_or(lack)?;
                 Ok(Set { line: range.line, ..set })
             }
@@ -117,7 +121,7 @@ impl Capacity {
     pub(in crate::reconcile) fn abandon(
         &mut self,
         id: ServiceId,
-        port: &Port,
+        port: &ProgrammedPort,
         now: Duration,
         transaction: &mut Transaction,
     ) {
@@ -137,14 +141,14 @@ impl Capacity {
     fn replace(
         &mut self,
         id: ServiceId,
-        port: &mut Port,
+        port: &mut ProgrammedPort,
         plan: &PortPlan,
         (cluster, local): (Option<Set>, Option<Set>),
         due: Duration,
         transaction: &mut Transaction,
     ) {
         let old_ranges = port.ranges();
-        let wanted = Port::wanted_rows(plan, id);
+        let wanted = ProgrammedPort::wanted_rows(plan, id);
         for (endpoint, backend) in &wanted {
             if let Some(row) = port.rows.get(endpoint) {
                 // Bits that come are set before the switch, bits that go are cleared after it.
@@ -181,7 +185,7 @@ impl Capacity {
     }
 }
 
-impl Port {
+impl ProgrammedPort {
     /// Returns the row of each endpoint.
     fn wanted_rows(plan: &PortPlan, id: ServiceId) -> BTreeMap<Endpoint, Backend> {
         plan.endpoints.iter().map(|endpoint| (at(endpoint), row(endpoint, id))).collect()

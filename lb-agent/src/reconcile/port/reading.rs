@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use lb_common::addr::{Endpoint, Ip, Port as WirePort};
+use lb_common::addr::{Endpoint, Ip, Port};
 use lb_common::service::{Backend, Flags, Frontend, ServiceId};
 
 use crate::plan::{EndpointPlan, FrontendKind, FrontendPlan, PortPlan};
@@ -61,7 +61,7 @@ pub(super) fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
 }
 
 pub(super) fn at(endpoint: &EndpointPlan) -> Endpoint {
-    Endpoint::new(Ip::from(endpoint.ip), WirePort::new(endpoint.port))
+    Endpoint::new(Ip::from(endpoint.ip), Port::new(endpoint.port))
 }
 
 pub(super) fn row(endpoint: &EndpointPlan, id: ServiceId) -> Backend {

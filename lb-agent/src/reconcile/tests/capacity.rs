@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use lb_common::addr::Protocol;
 use proptest::prelude::*;
 
-use super::super::{GRACE, Limits, Refusal, Usage};
+use super::super::{FullMap, GRACE, Limits, Usage};
 use super::histories::{Step, step};
 use super::world::World;
 use super::{LIMITS, change, plan, service};
 use crate::plan::ServiceName;
 
-fn refused(world: &World) -> BTreeSet<(ServiceName, Refusal)> {
+fn refused(world: &World) -> BTreeSet<(ServiceName, FullMap)> {
     world.reconciler.refused().map(|(key, why)| (key.service.clone(), why)).collect()
 }
 
@@ -29,10 +29,10 @@ fn the_newest_gives_way_to_the_change_of_an_older_one() {
     world.plan(vec![tcp(1, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(2, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(1, &[(1, 2), (2, 2), (3, 2)])]);
-    let both = BTreeSet::from([(service(1), Refusal::Backends), (service(2), Refusal::Backends)]);
+    let both = BTreeSet::from([(service(1), FullMap::Backends), (service(2), FullMap::Backends)]);
     assert_eq!(refused(&world), both, "one waits until the other's rows are free");
     world.pass(GRACE);
-    assert_eq!(refused(&world), BTreeSet::from([(service(2), Refusal::Backends)]));
+    assert_eq!(refused(&world), BTreeSet::from([(service(2), FullMap::Backends)]));
     assert_eq!(served(&world), BTreeSet::from(["s1".into()]));
     world.plan(vec![tcp(1, &[(3, 2)])]);
     world.pass(GRACE);
@@ -45,7 +45,7 @@ fn a_newer_service_does_not_push_an_older_one_out() {
     let mut world = World::new(Limits { backends: 3, ..LIMITS });
     world.plan(vec![tcp(1, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(2, &[(1, 2)])]);
-    assert_eq!(refused(&world), BTreeSet::from([(service(2), Refusal::Backends)]));
+    assert_eq!(refused(&world), BTreeSet::from([(service(2), FullMap::Backends)]));
     world.plan(vec![tcp(2, &[(1, 2), (3, 2)])]);
     assert_eq!(served(&world), BTreeSet::from(["s1".into()]));
 }
@@ -55,7 +55,7 @@ fn port_that_exceeds_the_map_displaces_no_other() {
     let mut world = World::new(Limits { backends: 4, ..LIMITS });
     world.plan(vec![tcp(2, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(1, &[(1, 2), (2, 2), (3, 2), (4, 2)])]);
-    assert_eq!(refused(&world), BTreeSet::from([(service(1), Refusal::Backends)]));
+    assert_eq!(refused(&world), BTreeSet::from([(service(1), FullMap::Backends)]));
     assert_eq!(served(&world), BTreeSet::from(["s2".into()]));
 }
 

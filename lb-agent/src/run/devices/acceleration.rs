@@ -7,15 +7,15 @@ use crate::datapath::Datapath;
 use crate::node::Link;
 use crate::run::accelerator::Accelerator;
 
-/// The interfaces with XDP, and those without it for a reason.
+/// The state of XDP: the interfaces with it, and those without it for a reason.
 #[derive(Debug)]
-pub(super) struct Acceleration {
+pub(super) struct AccelerationState {
     accelerator: Accelerator,
     /// Whether the state of XDP has changed since it was last reported.
     has_changed: bool,
 }
 
-impl Acceleration {
+impl AccelerationState {
     /// Starts with the interfaces of an earlier run, which count as attached until they are inspected.
     pub(super) fn after(datapath: &Datapath) -> Self {
         Self { accelerator: Accelerator::after(datapath), has_changed: false }

@@ -10,7 +10,7 @@ use tracing::{debug, info, warn};
 
 use super::attached::Attached;
 use super::failures::Failures;
-use crate::datapath::{Datapath, Findings, Role};
+use crate::datapath::{Datapath, Inspection, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::PublishedView;
@@ -235,7 +235,7 @@ impl Attachments {
     ) -> (bool, Vec<(u32, String)>) {
         // The missing links of a recreated interface are not a fault that another program caused.
         self.attach_made_anew(maps, numbers);
-        let Findings { repaired, failed, decelerated, unrepaired, recurring, is_unpinned } =
+        let Inspection { repaired, failed, decelerated, unrepaired, recurring, is_unpinned } =
             self.datapath.inspect();
         for (index, error) in failed {
             if let Some(device) = self.attached.remove(index) {

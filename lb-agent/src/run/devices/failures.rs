@@ -9,10 +9,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The failing interfaces, by index.
 #[derive(Debug, Default)]
-pub(super) struct Failures(BTreeMap<u32, Failure>);
+pub(super) struct Failures(BTreeMap<u32, DeviceFailure>);
 
+/// The failure to attach programs to an interface.
 #[derive(Debug)]
-struct Failure {
+struct DeviceFailure {
     since: Instant,
     name: String,
     error: String,
@@ -23,7 +24,7 @@ impl Failures {
     pub(super) fn record(&mut self, index: u32, name: &str, error: &str, now: Instant) -> bool {
         let (name, error) = (name.to_owned(), error.to_owned());
         let since = self.0.get(&index).map(|earlier| earlier.since);
-        drop(self.0.insert(index, Failure { since: since.unwrap_or(now), name, error }));
+        drop(self.0.insert(index, DeviceFailure { since: since.unwrap_or(now), name, error }));
         since.is_none()
     }
 
@@ -49,7 +50,7 @@ impl Failures {
     /// Returns a sentence for each interface that has failed for long.
     pub(super) fn problems(&self, now: Instant) -> Vec<String> {
         let old = self.0.values().filter(|failure| failure.is_old(now));
-        let sentence = |Failure { name, error, .. }: &Failure| {
+        let sentence = |DeviceFailure { name, error, .. }: &DeviceFailure| {
             format!(
                 "interface {name}: programs cannot be attached, so its packets reach no Service: {error}; \
                  the agent retries every second: remove the cause that the error names"
@@ -59,7 +60,7 @@ impl Failures {
     }
 }
 
-impl Failure {
+impl DeviceFailure {
     fn is_old(&self, now: Instant) -> bool {
         now.duration_since(self.since) >= PATIENCE
     }

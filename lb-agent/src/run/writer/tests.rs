@@ -18,12 +18,10 @@ struct Small {
     is_broken: bool,
 }
 
-impl Table for Small {
-    fn apply(&mut self, op: &Op) -> Result<(), Failure> {
-        let full = || Failure::Batch {
-            map: "SERVICES",
-            source: io::Error::from_raw_os_error(libc::E2BIG),
-        };
+impl WriteTarget for Small {
+    fn apply(&mut self, op: &Op) -> Result<(), Error> {
+        let full =
+            || Error::Batch { map: "SERVICES", source: io::Error::from_raw_os_error(libc::E2BIG) };
         match op {
             Op::PutService { frontend, service } => {
                 if self.is_short || !self.has(frontend) && self.services.len() >= self.capacity {

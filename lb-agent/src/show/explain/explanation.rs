@@ -10,9 +10,9 @@ use lb_common::forward::{Next, Scratch, is_local_only};
 use lb_common::service::{Backend, Flags, Frontend, Service};
 use serde::Serialize;
 
-use super::origin::Origin;
+use super::origin::ClientPlace;
 use super::remedy::{meaning, remedy};
-use super::{Passed, Question};
+use super::{ClientPacket, Passed};
 use crate::cli::Output;
 use crate::show::Error;
 use crate::state_file::StateFile;
@@ -108,8 +108,8 @@ impl Explanation {
 pub(super) fn explain(
     settings: &Settings,
     state_file: &StateFile,
-    origin: &Origin,
-    question: &Question,
+    origin: &ClientPlace,
+    question: &ClientPacket,
     found: Option<(Frontend, Service)>,
     Passed { verdict, scratch }: &Passed,
 ) -> Explanation {

@@ -8,14 +8,14 @@ use lb_common::forward::Role;
 use lb_common::forward::socket::depends_on_address;
 use lb_common::service::Service;
 
-use super::{Question, route};
+use super::{ClientPacket, route};
 use crate::maps::Maps;
 use crate::show::Error;
 use crate::syscall::{device_index, device_name};
 
-/// The hook that a client's packet passes first.
+/// The place of a client: the hook that its packet passes first.
 #[derive(Debug)]
-pub(super) struct Origin {
+pub(super) struct ClientPlace {
     /// The index of the interface.
     pub(super) device: u32,
     pub(super) role: Role,
@@ -25,11 +25,11 @@ pub(super) struct Origin {
     bridge: Option<u32>,
 }
 
-impl Origin {
+impl ClientPlace {
     pub(super) fn find(
         maps: &Maps,
         settings: &Settings,
-        question: &Question,
+        question: &ClientPacket,
     ) -> Result<Self, Error> {
         let from = question.from.ip();
         let is_node = from.is_loopback() || is_own(maps, from)?;
@@ -48,7 +48,7 @@ impl Origin {
     }
 
     /// Finds the interface of a packet of this node: `lo` for its own addresses, else that of the route.
-    fn node(maps: &Maps, settings: &Settings, question: &Question) -> Result<Self, Error> {
+    fn node(maps: &Maps, settings: &Settings, question: &ClientPacket) -> Result<Self, Error> {
         let to = question.to.ip();
         if to.is_loopback() || is_own(maps, to)? {
             let device = Role::LOOPBACK;
@@ -103,7 +103,7 @@ fn name(device: u32) -> String {
 }
 
 /// Returns any port of a bridge, if packets are treated alike on all of them.
-fn port_of(maps: &Maps, bridge: u32) -> Result<Origin, Error> {
+fn port_of(maps: &Maps, bridge: u32) -> Result<ClientPlace, Error> {
     let mut ports = maps.devices()?;
     ports.retain(|(_, row)| row.bridge == bridge);
     let kind = |row: &Device| row.flags & (Device::POD | Device::LOCAL_CLIENTS);
@@ -113,5 +113,5 @@ fn port_of(maps: &Maps, bridge: u32) -> Result<Origin, Error> {
     if ports.iter().any(|(_, other)| kind(other) != kind(&row)) {
         return Err(Error::SeveralPorts(name(bridge)));
     }
-    Ok(Origin { device, role: role(&row), is_node: false, bridge: Some(bridge) })
+    Ok(ClientPlace { device, role: role(&row), is_node: false, bridge: Some(bridge) })
 }

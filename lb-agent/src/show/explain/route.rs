@@ -11,7 +11,7 @@ use netlink_sys::{Socket, SocketAddr};
 
 /// A route as the kernel would select it.
 #[derive(Debug, Default)]
-pub(super) struct Route {
+pub(super) struct KernelRoute {
     /// The index of the interface.
     pub(super) device: u32,
     /// The source address of packets that this node itself sends.
@@ -19,7 +19,7 @@ pub(super) struct Route {
 }
 
 /// Queries the route to an address. `NotFound` if there is none.
-pub(super) fn to(ip: IpAddr) -> io::Result<Route> {
+pub(super) fn to(ip: IpAddr) -> io::Result<KernelRoute> {
     let mut question = RouteMessage::default();
     let (family, bits, address) = match ip {
         IpAddr::V4(ip) => (AddressFamily::Inet, 32, RouteAddress::Inet(ip)),
@@ -50,8 +50,8 @@ pub(super) fn to(ip: IpAddr) -> io::Result<Route> {
     Err(io::Error::new(io::ErrorKind::InvalidData, "neither a route nor an error"))
 }
 
-fn read(message: &RouteMessage) -> Route {
-    let mut route = Route::default();
+fn read(message: &RouteMessage) -> KernelRoute {
+    let mut route = KernelRoute::default();
     for attribute in &message.attributes {
         if let RouteAttribute::Oif(index) = attribute {
             route.device = *index;

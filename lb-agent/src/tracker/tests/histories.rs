@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::{cluster, service, slice_of, synced};
 use crate::plan::ServiceName;
 use crate::snapshot::fixtures::{slice, slice_name};
-use crate::snapshot::{Event, Kind};
+use crate::snapshot::{Event, ObjectKind};
 use crate::tracker::Tracker;
 use crate::translate::Translated;
 
@@ -60,9 +60,9 @@ fn events(step: &Step) -> Vec<Event> {
         }
         Step::DropSlice(number) => vec![Event::SliceDeleted(slice_name(&format!("x{number}")))],
         Step::Relist(numbers) => {
-            let mut events = vec![Event::ListBegan(Kind::Service)];
+            let mut events = vec![Event::ListBegan(ObjectKind::Service)];
             events.extend(numbers.iter().map(|number| applied(*number, false)));
-            events.push(Event::Synced(Kind::Service));
+            events.push(Event::Synced(ObjectKind::Service));
             events
         }
         Step::Take | Step::Again(_) => Vec::new(),

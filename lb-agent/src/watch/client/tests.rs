@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::node::watch::Published;
-use crate::node::{Address, ChangeSource, View};
+use crate::node::{Address, ChangeSource, NamespaceView};
 
 async fn refused(server: Server) -> String {
     match server.client(None, None).await {
@@ -206,7 +206,7 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
             is_global: false,
             is_preferred: true,
         });
-        let view = View { addresses: addresses.collect(), ..View::default() };
+        let view = NamespaceView { addresses: addresses.collect(), ..NamespaceView::default() };
         let (view, at) = (Arc::new(view), std::time::Instant::now());
         shows.send_replace(Some(Published { view, source: ChangeSource::Event, at }))
     };

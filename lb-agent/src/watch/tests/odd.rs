@@ -40,8 +40,8 @@ async fn an_object_that_cannot_be_read_stays_and_is_named() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    assert_eq!(run.events(Kind::Service, 5).await, ["list", "+a", "=b", "+c", "synced"]);
-    assert_eq!(run.events(Kind::Service, 3).await, ["=a", "+b", "+c"]);
+    assert_eq!(run.events(ObjectKind::Service, 5).await, ["list", "+a", "=b", "+c", "synced"]);
+    assert_eq!(run.events(ObjectKind::Service, 3).await, ["=a", "+b", "+c"]);
     let problems: Vec<String> = run.view.problems().iter().map(ToString::to_string).collect();
     assert_eq!(problems.len(), 1, "{problems:?}");
     assert!(problems[0].starts_with("Service default/a: object: cannot be read ("), "{problems:?}");
@@ -57,7 +57,7 @@ async fn a_list_with_a_name_that_cannot_be_read_removes_nothing() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    assert_eq!(run.events(Kind::Service, 3).await, ["list", "+a", "in part"]);
+    assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "in part"]);
 }
 
 /// The API server does this while it rebuilds a watch cache.
@@ -91,7 +91,7 @@ async fn watch_that_brought_events_restarts_without_delay() {
     let pace = Pace { first: Duration::from_mins(1), most: Duration::from_mins(1), ..QUICK };
     let mut run = run_at(script, None, ListMode::AtOnce, pace);
     // A single delay would be longer than the time limit.
-    assert_eq!(run.events(Kind::Service, 52).await.len(), 52);
+    assert_eq!(run.events(ObjectKind::Service, 52).await.len(), 52);
 }
 
 #[tokio::test]
@@ -104,7 +104,7 @@ async fn a_page_for_people_is_one_failure_however_many_lines_it_has() {
     });
     let pace = Pace { first: Duration::from_secs(1), most: Duration::from_mins(1), ..QUICK };
     let mut run = run_at(script, None, ListMode::AtOnce, pace);
-    assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "synced", "+a"]);
+    assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "synced", "+a"]);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn a_list_may_take_longer_than_it_may_be_silent() {
         let pace = Pace { list_silence: silence, stream_silence: silence, ..QUICK };
         let list = if streams { ListMode::Streaming } else { ListMode::AtOnce };
         let mut run = run_at(script, None, list, pace);
-        assert_eq!(run.events(Kind::Service, 3).await, ["list", "+a", "synced"], "{streams}");
+        assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "synced"], "{streams}");
     }
 }
 
@@ -144,7 +144,7 @@ async fn a_bookmark_of_the_past_is_a_new_list_of_any_age() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    let events = run.events(Kind::Service, 7).await;
+    let events = run.events(ObjectKind::Service, 7).await;
     assert_eq!(events, ["list", "+a", "+b", "synced", "list", "+a", "synced"]);
     let asked: Vec<_> =
         run.script.asked().into_iter().filter(|asked| asked.contains("/services")).collect();
@@ -161,7 +161,7 @@ async fn a_list_of_the_past_is_not_taken_at_first() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    let events = run.events(Kind::Service, 8).await;
+    let events = run.events(ObjectKind::Service, 8).await;
     assert_eq!(events, ["list", "+a", "synced", "list", "+a", "list", "+a", "synced"]);
 }
 
@@ -199,7 +199,7 @@ async fn single_refusal_does_not_disable_pages_for_good() {
     });
     let pace = Pace { avoided: Duration::from_millis(1), ..QUICK };
     let mut run = run_at(script, None, ListMode::Streaming, pace);
-    let events = run.events(Kind::Service, 3).await;
+    let events = run.events(ObjectKind::Service, 3).await;
     assert_eq!(events, ["list", "+a", "synced"]);
     run.until("a stream again", |run| {
         run.script.asked().iter().filter(|a| a.contains("sendInitialEvents")).count() > 4
@@ -223,7 +223,7 @@ async fn a_place_that_is_always_forgotten_is_no_tight_loop_of_lists() {
         let pace = Pace { relist: Duration::from_mins(1), ..QUICK };
         let began = Instant::now();
         let mut run = run_at(script, None, list, pace);
-        assert_eq!(run.events(Kind::Service, 27).await.len(), 27);
+        assert_eq!(run.events(ObjectKind::Service, 27).await.len(), 27);
         // Nine lists have eight pauses between them, each at least half of 1, 2, 4 ms and so on.
         assert!(began.elapsed() >= Duration::from_micros(127_500), "{:?}", began.elapsed());
         let asked = run.script.asked();
@@ -255,7 +255,7 @@ async fn one_forgotten_place_is_a_new_list_soon_even_after_an_outage() {
     });
     let pace = Pace { most: Duration::from_mins(1), ..QUICK };
     let mut run = run_at(script, None, ListMode::AtOnce, pace);
-    assert_eq!(run.events(Kind::Service, 6).await.len(), 6);
+    assert_eq!(run.events(ObjectKind::Service, 6).await.len(), 6);
     let times = times.lock().expect("no panic").clone();
     // Eleven failures have doubled the other pause to two seconds, and at least half of it is waited.
     assert!(times[13] - times[12] < Duration::from_secs(1), "{times:?}");

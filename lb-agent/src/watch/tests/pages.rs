@@ -20,7 +20,7 @@ async fn only_the_truncated_page_is_requested_again() {
         _ => Answer::Hang,
     });
     let mut run = run(script, None, ListMode::AtOnce);
-    assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "+b", "synced"]);
+    assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "+b", "synced"]);
     let asked = run.script.asked();
     let again = asked.iter().filter(|asked| asked.contains("continue=second")).count();
     assert_eq!(again, 2, "{asked:?}");
@@ -39,8 +39,8 @@ async fn list_with_expired_pages_is_read_in_one_piece() {
     });
     let mut run = run(script, None, ListMode::AtOnce);
     let whole = ["list", "+a", "+b", "synced"];
-    assert_eq!(run.events(Kind::Service, 6).await, [&["list", "+a"], &whole[..]].concat());
-    assert_eq!(run.events(Kind::Service, 4).await, whole);
+    assert_eq!(run.events(ObjectKind::Service, 6).await, [&["list", "+a"], &whole[..]].concat());
+    assert_eq!(run.events(ObjectKind::Service, 4).await, whole);
     let asked: Vec<_> =
         run.script.asked().into_iter().filter(|asked| asked.contains("/services")).collect();
     let limits: Vec<_> = asked.iter().map(|asked| asked.contains("limit=")).collect();
@@ -59,7 +59,7 @@ async fn a_list_that_was_begun_in_pages_goes_on_so_when_streams_are_tried_again(
     let pace =
         Pace { avoided: Duration::from_millis(20), first: Duration::from_millis(100), ..QUICK };
     let mut run = run_at(script, None, ListMode::Streaming, pace);
-    assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "+b", "synced"]);
+    assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "+b", "synced"]);
 }
 
 /// A list that needs more time than a server gives a watch ends each time like this.
@@ -79,7 +79,10 @@ async fn a_streamed_list_that_breaks_is_read_in_pages() {
         });
         let pace = Pace { first: Duration::from_hours(1), most: Duration::from_hours(1), ..QUICK };
         let mut run = run_at(script, None, ListMode::Streaming, pace);
-        assert_eq!(run.events(Kind::Service, 5).await, ["list", "+a", "list", "+a", "synced"]);
+        assert_eq!(
+            run.events(ObjectKind::Service, 5).await,
+            ["list", "+a", "list", "+a", "synced"]
+        );
         let asked = run.script.asked();
         let asked: Vec<_> = asked.iter().filter(|asked| asked.contains("/services")).collect();
         let seconds = asked[0].split("timeoutSeconds=").nth(1).expect("a time");

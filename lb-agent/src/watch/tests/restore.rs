@@ -25,7 +25,7 @@ async fn is_noticed(failures: Vec<fn() -> Answer>, pace: Pace) {
         _ => Answer::Hang,
     });
     let mut run = run_at(script, None, ListMode::AtOnce, pace);
-    let events = run.events(Kind::Service, 7).await;
+    let events = run.events(ObjectKind::Service, 7).await;
     assert_eq!(events, ["list", "+a", "+b", "synced", "list", "+a", "synced"]);
     let asked = asked(&run);
     assert!(asked[after + 1].contains("limit=500"), "{asked:?}");
@@ -64,7 +64,7 @@ async fn a_probe_that_shows_nothing_older_costs_no_list() {
     });
     let pace = Pace { silence: Duration::from_millis(300), ..QUICK };
     let mut run = run_at(script, None, ListMode::AtOnce, pace);
-    assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "synced", "+a"]);
+    assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "synced", "+a"]);
     run.until("the next watch", |run| asked(run).len() == 4).await;
     let asked = asked(&run);
     assert!(
@@ -86,7 +86,7 @@ async fn a_probe_that_is_refused_or_never_answered_holds_no_watch_up() {
             _ => Answer::Hang,
         });
         let mut run = run(script, None, ListMode::AtOnce);
-        assert_eq!(run.events(Kind::Service, 4).await, ["list", "+a", "synced", "+a"]);
+        assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "synced", "+a"]);
         run.until("fresh", |run| run.view.oldest().is_none()).await;
     }
 }
