@@ -37,7 +37,7 @@ names! {
         UnknownFragment = "unknown_fragment", "a later fragment whose first fragment was not seen";
         Martian = "martian", "a source that cannot be answered, or that equals the destination: left to the stack";
         DrainingFrontend = "draining_frontend", "the service is being removed and the packet has no flow";
-        NotReady = "not_ready", "the agent has not written the settings yet";
+        NotReady = "not_ready", "the agent has not written the settings, or the programs of the whole path, yet";
         Unchanged = "unchanged", "a known flow whose packets need no change at this hook";
         LeftToTc = "left_to_tc", "XDP: handled by tc, because XDP serves only whole TCP and UDP packets that are forwarded";
         PartialChecksum = "partial_checksum", "XDP: the checksum may still be incomplete (offload): left to tc, which can tell";
@@ -79,7 +79,7 @@ names! {
         Forward = "to_backend", "to a backend, bypassing the stack";
         Reply = "to_client", "reply of a backend, bypassing the stack";
         FromHost = "host_to_backend", "packet of this host to a frontend, redirected to a backend";
-        ToHost = "backend_to_host", "reply to a packet of this host, redirected to the interface that the packet left by";
+        ToHost = "backend_to_host", "into the stack: a reply to this host, by the interface that the request left by; or a packet of this host to a backend at its own address, by lo";
     }
 }
 

@@ -152,7 +152,7 @@ fn run(kernel: &Kernel, (hook, packet): (Hook, Datagram), out: &mut [u8]) -> Res
     Ok(())
 }
 
-/// The transient entries of a kind. They are displaceable, because no end has answered.
+/// The entries of a kind in the transient table: no end has answered.
 fn entries(kernel: &Kernel, kind: Kind) -> Result<Vec<(FlowKey, Flow)>> {
     Ok(kernel.transient()?.into_iter().filter(|(_, flow)| flow.kind == kind).collect())
 }

@@ -43,7 +43,7 @@ fn ephemeral_ports() -> RangeInclusive<u16> {
 }
 
 /// Returns the problem that masqueraded packets and sockets of the host may use the same port.
-pub fn shared_ports() -> Option<String> {
+pub fn overlap_of_ports() -> Option<String> {
     let ephemeral = ephemeral_ports();
     source_ports(&ephemeral).is_none().then(|| {
         let (low, high) = (ephemeral.start(), ephemeral.end());

@@ -187,7 +187,7 @@ impl Devices {
 
     /// Returns the problems of interfaces, addresses, attachments and source ports, for operators.
     pub(super) fn problems(&self) -> Vec<String> {
-        let (attachments, ports) = (self.attachments.problems(), node_settings::shared_ports());
+        let (attachments, ports) = (self.attachments.problems(), node_settings::overlap_of_ports());
         let Reports { unserved, hidden, .. } = &self.reports;
         let addresses = self.addresses.problem().map_or(&[][..], slice::from_ref);
         [attachments.as_slice(), addresses, unserved, hidden, ports.as_slice()].concat()

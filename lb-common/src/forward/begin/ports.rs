@@ -53,7 +53,7 @@ pub struct Search {
     pub goes_on: bool,
     /// The number of other ports that were tried.
     pub tried: u32,
-    /// The port, among those tried in this round, of the displaceable flow that was silent for longest; 0: none.
+    /// The port, among those tried in this round, of the transient flow that was silent for longest; 0: none.
     pub oldest: Port,
     /// Nanoseconds of `CLOCK_MONOTONIC` at which that flow was last seen.
     pub silent_since: u64,
@@ -235,7 +235,7 @@ pub(in crate::forward) fn add_reply<T: Flows>(
 ///
 /// `client`: the key of the client's packet. `is_own`: the source is an address of this node, where `NodePorts` are.
 ///
-/// Where all ports of a round are taken, the displaceable flow that was silent for longest gives its own up: a flood of
+/// Where all ports of a round are taken, the transient flow that was silent for longest gives its own up: a flood of
 /// unanswered requests takes no port away. [`Search::goes_on`] requests the next try.
 #[inline(always)]
 fn try_port<T: Tables>(
@@ -301,7 +301,7 @@ fn try_port<T: Tables>(
     put(tables, &pair.reply)
 }
 
-/// Takes the key of the reply away from the displaceable flow that has it. The masquerade of that flow is removed as
+/// Takes the key of the reply away from the transient flow that has it. The masquerade of that flow is removed as
 /// well, so that its next packet gets another source.
 ///
 /// False where both ends of that flow have spoken since the search found it: a protected flow keeps its port.
@@ -326,8 +326,8 @@ fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> bool {
 
 /// Which port of the range to try first.
 ///
-/// Each port of one client leads to another port of the range, because a backend in `TIME_WAIT` (a minute) accepts a new
-/// connection from the same port only from the same client.
+/// Each port of one client leads to another port of the range, because a backend in `TIME_WAIT` (a minute) accepts a
+/// new connection from the same port only from the same client.
 #[inline(always)]
 const fn wish(tuple: &Tuple, protocol: Protocol) -> u32 {
     // Half of the bits of the hash, so that adding the port does not wrap.

@@ -1,7 +1,7 @@
 //! The end of a TCP connection, as far as packets claim it.
 //!
 //! FIN, RST and the acknowledgement of a FIN are claims: they may be forged, late or duplicated. They shorten the life
-//! of a flow and make its entries displaceable, so that nothing has to be removed; packets that still arrive are
+//! of a flow and make its entries transient, so that nothing has to be removed; packets that still arrive are
 //! translated.
 
 use crate::flow::{Flow, Shown};
@@ -52,7 +52,7 @@ pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
         || is_proven(packet, view, found, PROVEN)
 }
 
-/// Makes the flow that was found displaceable once both ends have sent FIN and this packet follows (RFC 9293 3.6).
+/// Makes the flow that was found transient once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
 pub(in crate::forward) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found) {
     let may_be_last = found.flow.shown.ends() && !begins_or_ends(view);
@@ -70,7 +70,7 @@ fn release_closed<T: Clock + Flows>(tables: &T, found: &mut Found) {
     }
 }
 
-/// Records a RST of the flow that was found, as proven or as claimed. A proven one makes the flow displaceable.
+/// Records a RST of the flow that was found, as proven or as claimed. A proven one makes the flow transient.
 #[inline(never)]
 pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     packet: &P,

@@ -57,7 +57,7 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
         return;
     }
     if !each(tables, found, protect) {
-        // The flow continues as a displaceable one, with all entries in the same tier.
+        // The flow continues as a transient one, with all entries in the same tier.
         let _all: bool = each(tables, found, expose);
         tables.count(Event::FlowUnprotected);
     }
@@ -99,7 +99,7 @@ fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
     tables.add_flow(&found.visited.key, &found.visited.flow) == Added::Yes
 }
 
-/// Makes all entries of the flow displaceable. The entry that was found is the forward or the reply one.
+/// Makes all entries of the flow transient. The entry that was found is the forward or the reply one.
 #[inline(never)]
 pub(in crate::forward) fn release<T: Clock + Flows>(tables: &T, found: &mut Found) {
     let _all: bool = each(tables, found, expose);

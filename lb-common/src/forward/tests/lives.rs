@@ -107,7 +107,7 @@ fn key(from: &str, to: &str, side: Side) -> FlowKey {
 }
 
 #[test]
-fn unanswered_flow_stays_displaceable() {
+fn unanswered_flow_stays_transient() {
     let exchange = Exchange::tcp();
     for verdict in [NEW, FORWARD, FORWARD] {
         assert_eq!(exchange.asks(tcp::SYN).0, verdict);
@@ -148,7 +148,7 @@ fn datagrams_are_a_stream_after_two_seconds_of_both_ends() {
 }
 
 #[test]
-fn closed_connection_is_displaceable_and_goes_on_to_its_last_packet() {
+fn closed_connection_is_transient_and_goes_on_to_its_last_packet() {
     for ends in [
         // One after the other, and both at once.
         [

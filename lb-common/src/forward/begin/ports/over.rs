@@ -5,12 +5,12 @@ use crate::forward::choose::SECOND;
 use crate::forward::life;
 use crate::tables::{Flows, Node};
 
-/// Nanoseconds of silence after which the port of a displaceable flow is free: no such flow lives longer unanswered.
+/// Nanoseconds of silence after which the port of a transient flow is free: no such flow lives longer unanswered.
 pub(super) const STALE: u64 = 60 * SECOND;
 
 /// Whether the flow of a reply is over.
 ///
-/// A displaceable flow is over once it is closed by both ends, reset, or silent for long; a protected one once it is
+/// A transient flow is over once it is closed by both ends, reset, or silent for long; a protected one once it is
 /// idle for longer than any such flow lives. `other`: room for the entry of the other direction.
 #[inline(always)]
 pub(in crate::forward) fn is_over<T: Flows + Node>(
