@@ -55,7 +55,8 @@ pub(crate) fn compare(bless: bool) -> Result<()> {
     step("verify", "1 s", || {
         run(
             &arguments,
-            "make the program smaller, or accept the figures: cargo xtask verify --bless",
+            "make the program smaller, or, below the ceilings, accept the figures: \
+             cargo xtask verify --bless",
         )
     })
 }

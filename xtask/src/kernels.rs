@@ -24,7 +24,7 @@ struct Series {
     has_links: bool,
 }
 
-/// The backports suite has no modules of 6.19 to 7.1.
+/// The kernels to try. The backports suite has no modules of 6.19 to 7.1.
 const SERIES: [Series; 4] = [
     Series { version: "6.1", suite: "bookworm", has_links: false },
     Series { version: "6.12", suite: "trixie", has_links: true },
@@ -65,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     binaries::build(&[])?;
     let tests = if options.verify { Vec::new() } else { tests()? };
-    let (mut rows, mut failed) = (Vec::new(), Vec::new());
+    let mut rows = Vec::new();
     for Series { version, suite, has_links } in series {
         let began = Instant::now();
         let outcome = step(format!("Linux {version}"), "2 min", || {
@@ -73,14 +73,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             let tests = if *has_links { tests.as_slice() } else { &[] };
             Guest::new(&kernel, tests)?.boot()
         });
-        match outcome {
-            Ok(outcome) => rows.push((version, *has_links, outcome, began.elapsed().as_secs())),
-            // The other kernels are tried all the same.
-            Err(error) => {
-                println!("Linux {version}: {error:#}");
-                failed.push(*version);
-            }
-        }
+        // After an error the other kernels are tried all the same.
+        let outcome = outcome.unwrap_or_else(|error| {
+            println!("Linux {version}: {error:#}");
+            Outcome::untried()
+        });
+        // A kernel without tcx links is not supported, whatever its verifier accepts.
+        let is_good = outcome.is_good || (!has_links && outcome.is_tried());
+        rows.push((*version, is_good, outcome, began.elapsed().as_secs()));
     }
     println!(
         "\n{:<8}{:<34}{:>8}{:>7}  {:<22}{:>5}",
@@ -89,9 +89,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     for (version, _, Outcome { release, walked, stack, answers, .. }, seconds) in &rows {
         println!("{version:<8}{release:<34}{walked:>8}{stack:>7}  {answers:<22}{seconds:>5}");
     }
-    // A kernel without tcx links is not supported, whatever its verifier accepts.
-    let bad = rows.iter().filter(|(_, has_links, outcome, _)| *has_links && !outcome.is_good);
-    failed.extend(bad.map(|(version, ..)| **version));
+    let failed: Vec<&str> =
+        rows.iter().filter(|(_, is_good, ..)| !is_good).map(|(version, ..)| *version).collect();
     if failed.is_empty() {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
 use super::packaged::Kernel;
 use crate::test::SKIPPED;
@@ -19,7 +19,7 @@ const TOOLS: [&str; 4] = ["ip", "nsenter", "nft", "tc"];
 /// The time limit in seconds for the programs and for each test file. A guest that takes longer hangs, even on a loaded
 /// machine.
 const PATIENCE: usize = 600;
-/// How often a guest is started that does not reach its script: emulation with several threads sometimes executes an
+/// The number of starts of a guest that does not reach its script: emulation with several threads sometimes executes an
 /// instruction that the kernel is patching, and the kernel panics.
 const STARTS: usize = 3;
 /// The release of a guest that did not reach its script.
@@ -45,6 +45,24 @@ pub(crate) struct Outcome {
     pub(crate) answers: String,
     /// Whether all programs were accepted, and all tests passed.
     pub(crate) is_good: bool,
+}
+
+impl Outcome {
+    /// The result of a kernel that could not be fetched or booted.
+    pub(crate) fn untried() -> Self {
+        Self {
+            release: NOT_BOOTED.to_owned(),
+            walked: 0,
+            stack: 0,
+            answers: "-".to_owned(),
+            is_good: false,
+        }
+    }
+
+    /// Whether the guest reached its script.
+    pub(crate) fn is_tried(&self) -> bool {
+        self.release != NOT_BOOTED
+    }
 }
 
 /// The root file system of a guest, and its kernel.
@@ -80,13 +98,13 @@ impl<'a> Guest<'a> {
         let _: &mut Command =
             pack.current_dir(&self.root).args(["-c", r#"find . | busybox cpio -o -H newc >"$0""#]);
         drop(shell::output(pack.arg(&archive), "apt-get install busybox-static")?);
-        for _ in 1..STARTS {
+        for _ in 0..STARTS {
             let outcome = self.start(&archive)?;
-            if outcome.release != NOT_BOOTED {
+            if outcome.is_tried() {
                 return Ok(outcome);
             }
         }
-        self.start(&archive)
+        bail!("none of {STARTS} starts reached the script of the guest: see the console above")
     }
 
     /// Starts the guest once.
@@ -101,10 +119,12 @@ impl<'a> Guest<'a> {
             .arg(&self.kernel.image)
             .arg("-initrd")
             .arg(archive);
-        let said = shell::output(&mut qemu, "apt-get install qemu-system-x86")?;
+        // A guest that hangs ends by a signal, and its console shows where.
+        let done = qemu.output().context("timeout\nremedy: apt-get install coreutils")?;
+        let said = String::from_utf8_lossy(&done.stdout);
         let outcome = read(&said, self.tests.len());
         if !outcome.is_good {
-            println!("{said}");
+            println!("{said}{}", String::from_utf8_lossy(&done.stderr));
         }
         Ok(outcome)
     }
@@ -213,13 +233,7 @@ fn read(said: &str, tests: usize) -> Outcome {
     // The firmware writes text without a line end before the first of these lines.
     let ours = |line: &'_ str| line.find(MARK).unwrap_or_default();
     let words = said.lines().map(|line| line[ours(line)..].split_whitespace().collect::<Vec<_>>());
-    let mut outcome = Outcome {
-        release: NOT_BOOTED.to_owned(),
-        walked: 0,
-        stack: 0,
-        answers: String::new(),
-        is_good: false,
-    };
+    let mut outcome = Outcome::untried();
     let (mut is_verified, mut passed) = (false, 0);
     for line in words {
         match line.as_slice() {

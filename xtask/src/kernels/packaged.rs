@@ -52,12 +52,15 @@ pub(crate) fn fetch(version: &str, suite: &str, cache: &Path) -> Result<Kernel> 
         let release = name.trim_end_matches("-unsigned").trim_start_matches("linux-image-");
         let release = release.replace(['.', '+'], "[.+]");
         let modules = archive.names(&format!("^linux-(modules|binary)-{release}$"))?;
+        let unpacked = directory.join("root.new");
         for package in modules.iter().chain([name]) {
             let package = archive.download(package)?;
             let mut unpack = Command::new("dpkg-deb");
-            let _: &mut Command = unpack.arg("-x").arg(&package).arg(&root);
+            let _: &mut Command = unpack.arg("-x").arg(&package).arg(&unpacked);
             shell::run(&mut unpack, "remove the cache directory and run this command again")?;
         }
+        // Half a kernel is never used again.
+        fs::rename(&unpacked, &root).with_context(|| format!("rename {}", unpacked.display()))?;
     }
     let release = only(&modules_of(&root))?;
     let release = release.file_name().and_then(|name| name.to_str()).context("a release")?;
