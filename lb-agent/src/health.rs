@@ -55,7 +55,7 @@ pub enum NodeState {
 /// The body of `/healthz` and `/livez`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-struct HealthBody {
+struct HealthzBody {
     last_updated: String,
     current_time: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -162,7 +162,7 @@ impl Health {
         };
         let status = Family::ALL.into_iter().filter_map(family).collect();
         let [node_problems, stale_kinds] = reported.troubles;
-        let body = HealthBody {
+        let body = HealthzBody {
             // While healthy, the state is current as of now, even if no change arrived.
             last_updated: if is_good {
                 now.clone()

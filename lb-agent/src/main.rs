@@ -114,10 +114,10 @@ fn execute(command: Command) -> Result<ExitCode> {
                 Ok(show::services::show(dir, name, namespace, format)?)
             })
         }
-        Command::Lb(Lb::List(LbList { ipvs: true, services })) => {
-            listed(&services, |dir, scope, _| show::ipvs::list(dir, scope))
+        Command::Lb(Lb::List(LbList { ipvs: true, list })) => {
+            listed(&list, |dir, scope, _| show::ipvs::list(dir, scope))
         }
-        Command::Lb(Lb::List(options)) => listed(&options.services, show::list::list),
+        Command::Lb(Lb::List(options)) => listed(&options.list, show::list::list),
         Command::Lb(Lb::Diff(options)) => diff(&options).or_else(|error| {
             // Exit code 1 means "different" here, so any failure of the comparison gets another code.
             let mut stderr = io::stderr().lock();

@@ -27,5 +27,5 @@ pub use roles::{
     Assignment, addresses, ambiguous, assignments, kept, stranded, unreadable, unserved,
 };
 pub use routed::RoutedInterfaces;
-pub use view::{Address, Head, Link, LinkKind, NamespaceView};
+pub use view::{Address, Head, Link, LinkKind, NetnsView};
 pub use watch::ChangeSource;

@@ -42,8 +42,8 @@ pub use conflict::Conflict;
 use frontends::FrontendClaims;
 use names::Names;
 pub use op::Op;
-use port::{Placement, ProgrammedPort};
-use ports::ProgrammedPorts;
+use port::{MirroredPort, Placement};
+use ports::MirroredPorts;
 use refused::Refused;
 pub(crate) use selection::lines_of;
 
@@ -71,7 +71,7 @@ impl Change {
 pub struct Reconciler {
     settings: Settings,
     names: Names,
-    ports: ProgrammedPorts,
+    ports: MirroredPorts,
     refused: Refused,
     frontends: FrontendClaims,
     capacity: Capacity,

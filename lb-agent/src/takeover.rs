@@ -48,9 +48,9 @@ pub enum Error {
     NoTool,
 }
 
-/// The traces of kube-proxy on this node.
+/// The rules and connections of kube-proxy that are left on this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Traces {
+pub struct KubeProxyRemains {
     pub rules: Rules,
     /// Connections to frontends that netfilter translates.
     pub connections: Vec<Connection>,
@@ -60,7 +60,7 @@ pub struct Traces {
     pub left_out: usize,
 }
 
-impl Traces {
+impl KubeProxyRemains {
     /// Searches rules and connections. Only connections to `frontends` count, or all if it is `None`.
     pub fn look(frontends: Option<&MapFrontends<'_>>) -> Result<Self, Error> {
         let is_meant =
@@ -89,7 +89,7 @@ impl Traces {
     }
 }
 
-impl fmt::Display for Traces {
+impl fmt::Display for KubeProxyRemains {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.connections.len();
         write!(

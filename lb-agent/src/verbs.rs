@@ -47,7 +47,7 @@ pub(crate) fn listed(options: &ListArguments, list: ListFunction) -> Result<Exit
 /// Lists or deletes flows.
 pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
     match verb {
-        Ct::List(CtList { filter, services: ListArguments { pins, scope, format, repeat } }) => {
+        Ct::List(CtList { filter, list: ListArguments { pins, scope, format, repeat } }) => {
             let list =
                 |to: &mut dyn Write| show::flows::list(&pins.bpf_dir, &scope, &filter, format, to);
             if repeat.watch {
@@ -80,8 +80,8 @@ pub(crate) fn explain(options: &Explain) -> Result<ExitCode> {
         Transport::Sctp => Protocol::SCTP,
     };
     let (from, device) = (options.client.0, options.device.clone());
-    let question = ClientPacket { from, to: options.to, protocol, device };
-    let explanation = show::explain::explain(&options.pins.bpf_dir, &question)?;
+    let asked = ClientPacket { from, to: options.to, protocol, device };
+    let explanation = show::explain::explain(&options.pins.bpf_dir, &asked)?;
     print(&explanation.print(options.format.output)?)?;
     Ok(if explanation.arrives() { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
 }
@@ -215,7 +215,7 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Reports the traces that kube-proxy left.
+/// Reports what is left of kube-proxy.
 pub(crate) fn takeover(options: &TakeoverVerb) -> Result<ExitCode> {
     let asked = takeover::Options {
         removes: options.remove_rules,

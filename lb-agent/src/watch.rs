@@ -28,8 +28,8 @@ mod version;
 use kube::Client;
 use tokio::sync::mpsc::Sender;
 
-use self::follow::{Common, Follow};
-use self::objects::{Cidrs, Nodes, ServiceObjects, Slices};
+use self::follow::{Follow, FollowContext};
+use self::objects::{CidrObjects, NodeObjects, ServiceObjects, SliceObjects};
 use self::pace::Pace;
 use crate::snapshot::{Event, HEADLESS_LABEL, PROXY_NAME_LABEL, ViewHealth};
 
@@ -65,13 +65,13 @@ impl Watch {
         let slice_labels = format!("!{HEADLESS_LABEL}");
         // The name as a field selector is also what RBAC and the node authorizer can restrict to one object.
         let name = format!("metadata.name={}", self.node);
-        let common = Common { client, view, events, list: self.list, pace };
+        let context = FollowContext { client, view, events, list: self.list, pace };
         let ((), (), (), ()) = tokio::join!(
-            Follow::new(ServiceObjects, Some(service_labels), Some(not_headless), common.clone())
+            Follow::new(ServiceObjects, Some(service_labels), Some(not_headless), context.clone())
                 .run(),
-            Follow::new(Slices::default(), Some(slice_labels), None, common.clone()).run(),
-            Follow::new(Nodes, None, Some(name), common.clone()).run(),
-            Follow::new(Cidrs::default(), None, None, common).run(),
+            Follow::new(SliceObjects::default(), Some(slice_labels), None, context.clone()).run(),
+            Follow::new(NodeObjects, None, Some(name), context.clone()).run(),
+            Follow::new(CidrObjects::default(), None, None, context).run(),
         );
     }
 

@@ -82,9 +82,9 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
     let account = Account::default();
     let next = || locked(&setups).pop_front();
     let work = || {
-        while let Some((setup, asked)) = next() {
+        while let Some((setup, (first, step))) = next() {
             let failed = |error| (0, vec![format!("{setup:?}: {error:#}")]);
-            let compared = compare(&server, setup.clone(), asked).unwrap_or_else(failed);
+            let compared = compare(&server, setup.clone(), first, step).unwrap_or_else(failed);
             account.add(&setup, compared);
         }
     };
@@ -99,7 +99,8 @@ fn every_cell_of_the_matrix_is_as_the_contract_says() -> Result<()> {
 fn compare(
     server: &SharedApiServer,
     setup: Setup,
-    (first, step): (usize, usize),
+    first: usize,
+    step: usize,
 ) -> Result<(usize, Vec<String>)> {
     let cases: Vec<Case> = questions()?
         .into_iter()

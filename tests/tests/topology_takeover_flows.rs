@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use lb_agent::takeover::Traces;
+use lb_agent::takeover::KubeProxyRemains;
 use lb_tests::agent::{Agent, Source};
 use lb_tests::control_plane::kube_proxy::by_hand::{self, Translation};
 use lb_tests::manifest::Service;
@@ -43,7 +43,8 @@ fn start(rig: &Rig) -> Result<Agent> {
 /// Waits until netfilter knows this number of closed TCP connections.
 fn until_ended(rig: &Rig, count: usize) -> Result<()> {
     wait_until_ok(SOON, "netfilter remembers what has ended, or forgets it", || {
-        let Traces { ended, .. } = rig.node(0)?.netns().run_in(|| Traces::look(None))??;
+        let KubeProxyRemains { ended, .. } =
+            rig.node(0)?.netns().run_in(|| KubeProxyRemains::look(None))??;
         ensure!(ended.len() == count, "{ended:?}");
         Ok(())
     })

@@ -72,7 +72,7 @@ pub struct LbList {
     pub ipvs: bool,
     /// Selection of services, and format.
     #[command(flatten)]
-    pub services: ListArguments,
+    pub list: ListArguments,
 }
 
 /// `lb-agent service show`
@@ -111,7 +111,7 @@ pub struct CtList {
     pub filter: FlowFilter,
     /// Selection of services, and format.
     #[command(flatten)]
-    pub services: ListArguments,
+    pub list: ListArguments,
 }
 
 /// A selection of flows: those that match every given option.

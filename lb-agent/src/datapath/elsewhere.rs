@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use aya::maps::MapInfo;
 use aya::programs::loaded_programs;
 
-use self::hooks::{HookKind, HookedProgram};
+use self::hooks::{HookKind, OccupiedHook};
 use super::error::Error;
 use super::names::{CLASSIFIERS, L3, kernel_name};
 use super::pins::{layouts, list, maps_directory};
@@ -36,7 +36,7 @@ pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
     for mount in bpffs::mounts() {
         walk(&mount, DEPTH, &mut others);
     }
-    let of = |hook: &HookedProgram| {
+    let of = |hook: &OccupiedHook| {
         let mut holders = others.iter().filter(|(_, pinned)| pinned.has(hook));
         let (other, _) = holders.find(|(other, _)| !hook.is_of_sockets() || is_here(other))?;
         Some(error(dir, hook, Some(other)))
@@ -44,14 +44,14 @@ pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
     // Only tc hooks are judged by name. A socket hook does not show which network namespace it serves: agents of
     // several namespaces may share a cgroup. An XDP program of another owner is left alone whatever its name is (ADR
     // 0012).
-    let by_name = |hook: &HookedProgram| {
+    let by_name = |hook: &OccupiedHook| {
         (hook.is_of_tc() && is_ours(hook.program)).then(|| error(dir, hook, None))
     };
     let found = foreign.iter().find_map(of).or_else(|| foreign.iter().find_map(by_name));
     found.map_or(Ok(()), Err)
 }
 
-fn error(dir: &Path, hook: &HookedProgram, other: Option<&PathBuf>) -> Error {
+fn error(dir: &Path, hook: &OccupiedHook, other: Option<&PathBuf>) -> Error {
     let pins = other.map_or_else(
         || "not visible from here".to_owned(),
         |other| format!("below {}", other.display()),
@@ -60,7 +60,7 @@ fn error(dir: &Path, hook: &HookedProgram, other: Option<&PathBuf>) -> Error {
     Error::Elsewhere { place, pins, dir, remedy: remedy(hook, other) }
 }
 
-fn remedy(hook: &HookedProgram, other: Option<&PathBuf>) -> String {
+fn remedy(hook: &OccupiedHook, other: Option<&PathBuf>) -> String {
     if let HookKind::Filter { device, direction, priority, handle } = &hook.kind {
         // No version of the agent attaches tc filters, so no cleanup removes them.
         let direction = direction.name();
@@ -111,7 +111,7 @@ impl Pinned {
         pinned
     }
 
-    fn has(&self, hook: &HookedProgram) -> bool {
+    fn has(&self, hook: &OccupiedHook) -> bool {
         match hook.link {
             Some(link) => self.links.contains(&link),
             None => self.programs.contains(&hook.program),

@@ -91,8 +91,8 @@ impl Programs {
                 .chain(L3)
                 .chain([XDP])
                 .try_for_each(|name| remove_pin(&directory.join(name)))?;
-            let sources = LoadOptions { maps: &maps, programs: &directory, sizes, packet_log };
-            let mut ebpf = load(&sources)?;
+            let options = LoadOptions { maps: &maps, programs: &directory, sizes, packet_log };
+            let mut ebpf = load(&options)?;
             records = (packet_log != PacketLog::Off).then(|| Records::of(&mut ebpf)).flatten();
             info!(took = ?began.elapsed(), "programs loaded");
         }
@@ -122,7 +122,7 @@ impl Programs {
                 fs::create_dir_all(&self.directory).map_err(pin(&self.directory))?;
                 // The loader finds maps by their pins; without them it would create new ones.
                 self.maps.restore()?;
-                load_and_pin(&self.sources(), name)?;
+                load_and_pin(&self.options(), name)?;
             }
             drop(self.loaded.insert(name, open(&path)?));
         }
@@ -143,14 +143,14 @@ impl Programs {
         if !self.again.contains_key(name) {
             // The loader finds maps by their pins; without them it would create new ones.
             self.maps.restore()?;
-            let program = load_apart(&self.sources(), name)?;
+            let program = load_apart(&self.options(), name)?;
             let program = Loaded::new(program).map_err(pin(&self.directory.join(name)))?;
             drop(self.again.insert(name, program));
         }
         self.again.get(name).ok_or(Error::NoObject)
     }
 
-    fn sources(&self) -> LoadOptions<'_> {
+    fn options(&self) -> LoadOptions<'_> {
         LoadOptions {
             maps: self.maps.directory(),
             programs: &self.directory,

@@ -40,12 +40,12 @@ pub struct Inspection {
 impl Datapath {
     /// Inspects every link that should exist, and repairs faults.
     pub fn inspect(&mut self) -> Inspection {
-        let mut findings = Inspection::default();
+        let mut inspection = Inspection::default();
         match self.restore() {
-            Ok(faults) => findings.repaired = faults,
+            Ok(faults) => inspection.repaired = faults,
             Err(error) => {
-                findings.unrepaired.push(format!("pins are missing: {}", crate::chain(&error)));
-                findings.is_unpinned = true;
+                inspection.unrepaired.push(format!("pins are missing: {}", crate::chain(&error)));
+                inspection.is_unpinned = true;
             }
         }
         let attached: Vec<(u32, (String, Role))> =
@@ -54,23 +54,23 @@ impl Datapath {
             for direction in Direction::BOTH {
                 match self.inspect_device(index, &name, role, direction) {
                     Ok(None) => {}
-                    Ok(Some(fault)) => findings.repaired.push(fault),
+                    Ok(Some(fault)) => inspection.repaired.push(fault),
                     Err(error) => {
                         let error = crate::chain(&error);
                         complain(index, &name, &error);
                         drop(self.attached.remove(&index));
-                        findings.failed.push((index, error));
+                        inspection.failed.push((index, error));
                     }
                 }
             }
         }
         for index in self.accelerated.clone() {
             match self.inspect_accelerated(index) {
-                Ok(fault) => findings.repaired.extend(fault),
+                Ok(fault) => inspection.repaired.extend(fault),
                 Err(why) => {
                     // The accelerator of the main loop tries this interface again.
                     self.accelerated.remove(&index);
-                    findings.decelerated.push((index, why));
+                    inspection.decelerated.push((index, why));
                 }
             }
         }
@@ -79,10 +79,10 @@ impl Datapath {
             let cgroup = current(&path, opened);
             for name in SOCKET_HOOKS {
                 match self.inspect_socket(name, &cgroup) {
-                    Ok(fault) => findings.repaired.extend(fault),
+                    Ok(fault) => inspection.repaired.extend(fault),
                     Err(error) => {
                         let error = crate::chain(&error);
-                        findings.unrepaired.push(format!(
+                        inspection.unrepaired.push(format!(
                             "socket hook {name}: it cannot be reattached, so processes of this host may not reach \
                              Services: {error}; the agent retries every two seconds: remove the cause that the error \
                              names"
@@ -92,8 +92,8 @@ impl Datapath {
             }
             self.cgroup = Some((path, cgroup));
         }
-        findings.recurring = self.displaced.problems(Instant::now());
-        findings
+        inspection.recurring = self.displaced.problems(Instant::now());
+        inspection
     }
 
     fn inspect_device(

@@ -53,7 +53,7 @@ impl Endpoints {
 /// The body of an answer, with kube-proxy's field names.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct HealthCheckBody<'a> {
+struct ServiceHealthBody<'a> {
     service: Name<'a>,
     local_endpoints: u32,
     service_proxy_healthy: bool,
@@ -70,7 +70,7 @@ impl Answerer {
         let local_endpoints = self.endpoints.of(asked_by);
         let service_proxy_healthy = self.health.is_fresh();
         let service = Name { namespace: &self.service.namespace, name: &self.service.name };
-        let body = HealthCheckBody { service, local_endpoints, service_proxy_healthy };
+        let body = ServiceHealthBody { service, local_endpoints, service_proxy_healthy };
         let mut response = Response::new(Body::from(indented(&body)));
         // As kube-proxy answers: the load balancer must not send to a node that has no endpoint or a stale proxy.
         if local_endpoints == 0 || !service_proxy_healthy {
@@ -86,7 +86,7 @@ impl Answerer {
 }
 
 /// Formats the body as kube-proxy does: a tab for each level, and no newline at the end.
-fn indented(body: &HealthCheckBody<'_>) -> String {
+fn indented(body: &ServiceHealthBody<'_>) -> String {
     let mut text = Vec::new();
     let style = PrettyFormatter::with_indent(b"\t");
     let written = body.serialize(&mut Serializer::with_formatter(&mut text, style));

@@ -15,14 +15,14 @@ use self::cut::{ObjectKey, Spec, cut};
 use self::file::{manifest, text};
 use super::notify::ChangedFiles;
 use super::parse::{self, Contents};
-use crate::snapshot::{Event, Finding, Findings, NamePool, ViewHealth};
+use crate::snapshot::{Event, Finding, Findings, Interner, ViewHealth};
 
 /// The files, and what was last reported of their objects.
 #[derive(Debug)]
 pub(super) struct Directory {
     path: PathBuf,
     node: Box<str>,
-    names: NamePool,
+    interner: Interner,
     /// The objects that each file defines.
     files: BTreeMap<Arc<str>, BTreeSet<Arc<ObjectKey>>>,
     objects: BTreeMap<Arc<ObjectKey>, Defined>,
@@ -51,7 +51,7 @@ impl Directory {
         Self {
             path,
             node: node.into(),
-            names: NamePool::default(),
+            interner: Interner::default(),
             files: BTreeMap::new(),
             objects: BTreeMap::new(),
             twice: BTreeSet::new(),
@@ -148,7 +148,8 @@ impl Directory {
         }
         let mut specs = BTreeMap::new();
         for object in objects {
-            let Some((key, mut spec)) = cut(object, &self.node, &mut self.names, findings) else {
+            let Some((key, mut spec)) = cut(object, &self.node, &mut self.interner, findings)
+            else {
                 continue;
             };
             if let Spec::Service(spec) = &mut spec

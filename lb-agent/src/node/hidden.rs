@@ -17,10 +17,10 @@ use ipnet::IpNet;
 pub use self::device::{Hidden, Reason};
 pub(super) use self::look::find;
 use self::routes::PodRoutes;
-use super::view::NamespaceView;
+use super::view::NetnsView;
 
 /// Returns the problems for operators. `networks`, those of Services, is only called if routes matter.
-pub fn problems(view: &NamespaceView, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
+pub fn problems(view: &NetnsView, networks: impl FnOnce() -> BTreeSet<IpNet>) -> Vec<String> {
     let has_routes = view.hidden.iter().any(|hidden| hidden.pod_routes.is_some());
     let networks = if has_routes { networks() } else { BTreeSet::new() };
     let leads = |hidden: &&Hidden| {
@@ -78,8 +78,7 @@ mod tests {
     /// Returns the problems with these routes, each to a network through the interface of this index. Services have
     /// 10.96.0.0/12.
     fn problems_by(links: Vec<Link>, routes: &[(&str, u32)]) -> Vec<String> {
-        let inside =
-            NamespaceView { links: (1..).zip(links).collect(), ..NamespaceView::default() };
+        let inside = NetnsView { links: (1..).zip(links).collect(), ..NetnsView::default() };
         let route = |(to, device): &(&str, u32)| routes::PodRoute {
             to: to.parse().expect("a network"),
             metric: 0,
@@ -88,7 +87,7 @@ mod tests {
         let routes: Vec<_> = routes.iter().map(route).collect();
         let hidden = hidden(&inside, OURS, "blue", &routes);
         let services = || [net("10.96.0.0/12")].into();
-        problems(&NamespaceView { hidden, ..NamespaceView::default() }, services)
+        problems(&NetnsView { hidden, ..NetnsView::default() }, services)
     }
 
     fn net(text: &str) -> IpNet {
@@ -122,7 +121,7 @@ mod tests {
         assert!(first.contains("blue is a netkit in mode l3: "), "{first}");
         assert!(first.ends_with("; use mode l2"), "{first}");
         assert!(second.contains("is a network card"), "{second}");
-        let inside = NamespaceView { links: [(1, netkit())].into(), ..NamespaceView::default() };
+        let inside = NetnsView { links: [(1, netkit())].into(), ..NetnsView::default() };
         assert!(hidden(&inside, OURS + 1, "blue", &[]).is_empty(), "its other end is not here");
     }
 

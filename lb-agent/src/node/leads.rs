@@ -7,12 +7,12 @@
 use std::collections::BTreeSet;
 
 use super::identity::Identity;
-use super::view::{Address, Link, LinkKind, NamespaceView};
+use super::view::{Address, Link, LinkKind, NetnsView};
 
 /// Facts about all interfaces of a view, computed once.
 #[derive(Debug)]
 pub(super) struct Leads<'a> {
-    view: &'a NamespaceView,
+    view: &'a NetnsView,
     node: &'a Identity,
     /// Interfaces with an address and a network on their link, or the address of its other end.
     networks: BTreeSet<u32>,
@@ -28,7 +28,7 @@ pub(super) struct Leads<'a> {
 }
 
 impl<'a> Leads<'a> {
-    pub(super) fn of(view: &'a NamespaceView, node: &'a Identity) -> Self {
+    pub(super) fn of(view: &'a NetnsView, node: &'a Identity) -> Self {
         // The other end of a pod's veth may be given as a peer; of any other interface it is a network of one.
         let is_veth =
             |index: &u32| view.links.get(index).is_some_and(|link| link.kind == LinkKind::Veth);

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::TimeVal;
 
-use super::view::NamespaceView;
+use super::view::NetnsView;
 use super::watch::{enlarge, is_whole, put, read};
 use crate::netlink::{DONE, DUMP, ERROR, message, next};
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct Links {
     socket: Socket,
-    pub(crate) view: NamespaceView,
+    pub(crate) view: NetnsView,
 }
 
 /// The links that events were about.
@@ -67,7 +67,7 @@ impl Links {
         let seconds = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
         // The timeout lets the thread check from time to time whether it must end.
         setsockopt(&socket, sockopt::ReceiveTimeout, &seconds)?;
-        let mut links = Self { socket, view: NamespaceView::default() };
+        let mut links = Self { socket, view: NetnsView::default() };
         drop(links.list()?);
         Ok(links)
     }

@@ -9,7 +9,7 @@ use super::hidden::device::Reason;
 use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::SourceAddresses;
-use super::view::{Address, Head, Link, LinkKind, NamespaceView};
+use super::view::{Address, Head, Link, LinkKind, NetnsView};
 use crate::datapath::Role;
 
 /// An interface that gets programs.
@@ -28,13 +28,13 @@ pub struct Assignment {
 }
 
 /// Returns every interface that gets programs, by index.
-pub fn assignments(view: &NamespaceView, node: &Identity) -> Vec<Assignment> {
+pub fn assignments(view: &NetnsView, node: &Identity) -> Vec<Assignment> {
     assignments_among(view, node, |_| true)
 }
 
 /// Returns those of [`assignments`] whose index is wanted.
 pub(crate) fn assignments_among(
-    view: &NamespaceView,
+    view: &NetnsView,
     node: &Identity,
     is_wanted: impl Fn(u32) -> bool,
 ) -> Vec<Assignment> {
@@ -68,7 +68,7 @@ pub(crate) fn assignments_among(
 /// A port of a bridge or a bond, and an interface below another external one, carry packets that others handle. A tunnel
 /// is served while it is up.
 pub fn kept(
-    view: &NamespaceView,
+    view: &NetnsView,
     node: &Identity,
     before: &BTreeMap<u32, Assignment>,
     wanted: &[Assignment],
@@ -91,7 +91,7 @@ pub fn kept(
 }
 
 /// Returns the values of `ADDRESSES`: the node's addresses, and those that serve `NodePorts` (contract 3.5).
-pub fn addresses(view: &NamespaceView, node: &Identity) -> BTreeMap<Ip, u32> {
+pub fn addresses(view: &NetnsView, node: &Identity) -> BTreeMap<Ip, u32> {
     let mut all: BTreeMap<Ip, u32> = BTreeMap::new();
     for own in &view.addresses {
         let primary = if own.ip.is_ipv4() { node.primary.v4 } else { node.primary.v6 };
@@ -104,7 +104,7 @@ pub fn addresses(view: &NamespaceView, node: &Identity) -> BTreeMap<Ip, u32> {
 
 /// Returns the addresses at which no answer can arrive: their interfaces are all down, and no external interface that is
 /// up sends with one of them.
-pub fn stranded(view: &NamespaceView, wanted: &[Assignment]) -> BTreeSet<Ip> {
+pub fn stranded(view: &NetnsView, wanted: &[Assignment]) -> BTreeSet<Ip> {
     let is_up = |index: &u32| view.links.get(index).is_some_and(|link| link.is_up);
     let (up, down): (Vec<&Address>, Vec<&Address>) =
         view.addresses.iter().partition(|own| is_up(&own.index));
@@ -122,7 +122,7 @@ pub fn stranded(view: &NamespaceView, wanted: &[Assignment]) -> BTreeSet<Ip> {
 ///
 /// These are veths with a network of their own about which nothing more is known, and veths in a bridge that leads
 /// outside.
-pub fn ambiguous(view: &NamespaceView, node: &Identity) -> Vec<String> {
+pub fn ambiguous(view: &NetnsView, node: &Identity) -> Vec<String> {
     let leads = Leads::of(view, node);
     let leads_out = |index: &u32| view.links.get(index).is_some_and(|it| leads.is_external(it));
     let is_ambiguous = |link: &&Link| {
@@ -141,7 +141,7 @@ pub fn ambiguous(view: &NamespaceView, node: &Identity) -> Vec<String> {
 ///
 /// Left out are bridges of pods, whose ports have programs, and interfaces that are reported with the pod at their
 /// other end (`hidden`). A netkit in mode l3 counts even without an address, because its other end is a pod.
-pub fn unserved(view: &NamespaceView, node: &Identity) -> Vec<String> {
+pub fn unserved(view: &NetnsView, node: &Identity) -> Vec<String> {
     let served: BTreeSet<u32> =
         assignments(view, node).into_iter().map(|device| device.index).collect();
     let leads = Leads::of(view, node);
@@ -178,7 +178,7 @@ pub fn unserved(view: &NamespaceView, node: &Identity) -> Vec<String> {
 
 /// Returns the names of interfaces that would get programs if their packets began with a header that the programs
 /// parse.
-pub fn unreadable(view: &NamespaceView, node: &Identity) -> Vec<String> {
+pub fn unreadable(view: &NetnsView, node: &Identity) -> Vec<String> {
     let leads = Leads::of(view, node);
     let is_unreadable = |link: &&Link| match link.head {
         Head::Ethernet => false,
@@ -201,7 +201,7 @@ fn device(role: Role, sources: SourceAddresses<'_>, node: &Identity, leads: &Lea
 }
 
 /// Returns the flags of an interface: its role, and the features that other interfaces allow.
-fn flags(link: &Link, role: Role, view: &NamespaceView, node: &Identity, leads: &Leads<'_>) -> u32 {
+fn flags(link: &Link, role: Role, view: &NetnsView, node: &Identity, leads: &Leads<'_>) -> u32 {
     // Only a veth or netkit with its other end in another namespace can take packets by `bpf_redirect_peer`.
     let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.elsewhere.is_some();
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
@@ -216,7 +216,7 @@ fn flags(link: &Link, role: Role, view: &NamespaceView, node: &Identity, leads: 
 
 /// Returns the link-layer address that packets to be routed are sent to: for a port of a pod's bridge that of the
 /// bridge. A member of a VRF or bond keeps its own.
-fn router(link: &Link, role: Role, view: &NamespaceView) -> Option<[u8; 6]> {
+fn router(link: &Link, role: Role, view: &NetnsView) -> Option<[u8; 6]> {
     // Frames on lo have no meaningful link-layer destination.
     if role == Role::Host {
         return None;
@@ -225,7 +225,7 @@ fn router(link: &Link, role: Role, view: &NamespaceView) -> Option<[u8; 6]> {
     bridge.unwrap_or(link).hardware
 }
 
-fn is_local(link: &Link, role: Role, view: &NamespaceView, node: &Identity) -> bool {
+fn is_local(link: &Link, role: Role, view: &NetnsView, node: &Identity) -> bool {
     match &node.local_clients {
         LocalClients::PodDevices => role == Role::Pod,
         LocalClients::Prefix(prefix) => {

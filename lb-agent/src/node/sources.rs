@@ -8,13 +8,13 @@ use lb_common::addr::Ip;
 use lb_common::config::Device;
 
 use super::identity::Primary;
-use super::view::{Address, Link, NamespaceView};
+use super::view::{Address, Link, NetnsView};
 
-/// The source addresses of an interface, for a node.
+/// Finds the source addresses of an interface, in a view of the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceAddresses<'a> {
     pub(super) link: &'a Link,
-    pub(super) view: &'a NamespaceView,
+    pub(super) view: &'a NetnsView,
     pub(super) primary: Primary,
 }
 

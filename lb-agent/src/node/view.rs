@@ -90,7 +90,7 @@ pub struct Address {
 
 /// The state of a network namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct NamespaceView {
+pub struct NetnsView {
     /// Links by interface index.
     pub links: BTreeMap<u32, Link>,
     pub addresses: Vec<Address>,
@@ -121,7 +121,7 @@ impl Address {
     }
 }
 
-impl NamespaceView {
+impl NetnsView {
     /// Returns the addresses of an interface, in the kernel's order.
     pub fn addresses_of(&self, index: u32) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |address| address.index == index)

@@ -23,9 +23,9 @@ use tracing::{debug, warn};
 
 use self::events::{apply, apply_route};
 pub(super) use self::events::{is_whole, put, read};
-use self::routes::RouteLists;
+use self::routes::RouteSchedule;
 use super::routed::{Asks, RoutedInterfaces};
-use super::view::NamespaceView;
+use super::view::NetnsView;
 use super::{hidden, nexthops};
 
 /// Interval at which links and addresses are listed again. The kernel reports dropped events, so this only limits other
@@ -69,7 +69,7 @@ impl ChangeSource {
 /// A state of the namespace.
 #[derive(Clone, Debug)]
 pub struct Published {
-    pub view: Arc<NamespaceView>,
+    pub view: Arc<NetnsView>,
     /// How its last change was learnt.
     pub source: ChangeSource,
     /// The time as of which the state is valid. Later changes are not in it.
@@ -96,29 +96,29 @@ pub enum Error {
 }
 
 /// Returns the current state of the namespace once. Must not be called inside a runtime.
-pub fn look() -> Result<NamespaceView, Error> {
+pub fn look() -> Result<NetnsView, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let (connection, handle, _messages) = rtnetlink::new_connection()?;
         drop(tokio::spawn(connection));
         let routed = RoutedInterfaces::list(&handle).await?;
-        Ok(NamespaceView { routed, ..dump(&handle).await? })
+        Ok(NetnsView { routed, ..dump(&handle).await? })
     })
 }
 
 /// The known state of the namespace. It outlives the sockets, which are reopened after dropped events.
 #[derive(Debug, Default)]
 struct KnownState {
-    view: NamespaceView,
-    routes: RouteLists,
+    view: NetnsView,
+    routes: RouteSchedule,
 }
 
 /// Publishes the state of the namespace to `views` until there is no receiver.
 pub async fn run(views: Sender<PublishedView>) {
-    let mut seen = KnownState::default();
+    let mut state = KnownState::default();
     while !views.is_closed() {
         // The last view stays published while the connection is made again.
-        if let Err(error) = follow(&views, &mut seen).await {
+        if let Err(error) = follow(&views, &mut state).await {
             warn!(error = %crate::chain(&error), "watching interfaces failed; retrying");
             tokio::time::sleep(PAUSE).await;
         }
@@ -126,17 +126,17 @@ pub async fn run(views: Sender<PublishedView>) {
 }
 
 /// Follows the namespace. Returns `Ok` if the kernel dropped events: those still queued are older than the next list.
-async fn follow(views: &Sender<PublishedView>, seen: &mut KnownState) -> Result<(), Error> {
+async fn follow(views: &Sender<PublishedView>, state: &mut KnownState) -> Result<(), Error> {
     // Routes have a connection of their own, so that many of them, changed or listed, delay no link event.
-    let (mut links, of_links_asks, mut of_links) = rtnetlink::new_multicast_connection(&LINKS)?;
-    let (mut routes, of_routes_asks, mut of_routes) =
+    let (mut links, link_handle, mut link_events) = rtnetlink::new_multicast_connection(&LINKS)?;
+    let (mut routes, route_handle, mut route_events) =
         rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
     for connection in [&mut links, &mut routes] {
         enlarge(connection.socket_mut().socket_ref().as_fd());
     }
     let connections = [tokio::spawn(links), tokio::spawn(routes)];
     let result =
-        show(&of_links_asks, &of_routes_asks, &mut of_links, &mut of_routes, views, seen).await;
+        show(&link_handle, &route_handle, &mut link_events, &mut route_events, views, state).await;
     connections.iter().for_each(JoinHandle::abort);
     result
 }
@@ -149,19 +149,19 @@ pub(super) fn enlarge(socket: BorrowedFd<'_>) {
 }
 
 async fn show(
-    handle: &Handle,
-    of_route_lists: &Handle,
-    of_links: &mut Messages,
-    of_routes: &mut Messages,
+    link_handle: &Handle,
+    route_handle: &Handle,
+    link_events: &mut Messages,
+    route_events: &mut Messages,
     views: &Sender<PublishedView>,
     KnownState { view, routes }: &mut KnownState,
 ) -> Result<(), Error> {
-    let mut of_objects = nexthops::NexthopChanges::follow()?;
+    let mut nexthop_changes = nexthops::NexthopChanges::follow()?;
     routes.restart();
     loop {
         // All is listed again from time to time, in case a change came without an event.
         let mut again = interval_at(Instant::now() + AGAIN, AGAIN);
-        view.replace(dump(handle).await?);
+        view.replace(dump(link_handle).await?);
         // The search is not awaited here, because it enters every named network namespace.
         let mut hidden = Some(spawn_blocking(hidden::find));
         let mut source = ChangeSource::List;
@@ -170,35 +170,35 @@ async fn show(
                 publish(views, view, source);
             }
             // Routes are listed beside the events, because a node may have very many.
-            routes.begin(of_route_lists, &view.routed);
+            routes.begin(route_handle, &view.routed);
             source = ChangeSource::Event;
             let (next, is_waiting) = (routes.next(), routes.is_waiting());
             tokio::select! {
                 biased;
-                message = of_links.next() => {
+                message = link_events.next() => {
                     let mut is_whole = apply(view, message.ok_or(Error::Ended)?.0);
                     // All queued messages are applied before the view is published: each publication makes the agent
                     // compare all interfaces.
-                    while let Ok(message) = of_links.try_recv() {
+                    while let Ok(message) = link_events.try_recv() {
                         is_whole &= apply(view, message.0);
                     }
                     if !is_whole {
                         return Ok(());
                     }
                 }
-                message = of_routes.next() => {
+                message = route_events.next() => {
                     let mut asks = apply_route(&mut view.routed, message.ok_or(Error::Ended)?.0);
                     // The number is bounded, so that a routing daemon with a full table cannot keep links from being
                     // seen.
                     for _ in 1..AT_ONCE {
-                        let Ok(message) = of_routes.try_recv() else { break };
+                        let Ok(message) = route_events.try_recv() else { break };
                         asks = asks.max(apply_route(&mut view.routed, message.0));
                     }
                     if asks == Asks::List {
                         routes.ask(ChangeSource::Event);
                     }
                 }
-                changed = of_objects.next() => {
+                changed = nexthop_changes.next() => {
                     changed?;
                     routes.ask(ChangeSource::Event);
                 }
@@ -219,7 +219,7 @@ async fn show(
     }
 }
 
-fn publish(views: &Sender<PublishedView>, view: &NamespaceView, source: ChangeSource) {
+fn publish(views: &Sender<PublishedView>, view: &NetnsView, source: ChangeSource) {
     // The view is compared and copied outside the lock of the channel: the thread for new pods may wait for that lock.
     let last = views.borrow().as_ref().map(|published| Arc::clone(&published.view));
     // Many events change nothing that matters here. A list is published for its time.
@@ -231,8 +231,8 @@ fn publish(views: &Sender<PublishedView>, view: &NamespaceView, source: ChangeSo
 }
 
 /// Lists all links and addresses as a view.
-async fn dump(handle: &Handle) -> Result<NamespaceView, Error> {
-    let mut view = NamespaceView::default();
+async fn dump(handle: &Handle) -> Result<NetnsView, Error> {
+    let mut view = NetnsView::default();
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
         view.put_link(&link);

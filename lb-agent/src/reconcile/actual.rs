@@ -15,8 +15,8 @@ use lb_common::service::{
 use super::capacity::{Capacity, Limits};
 use super::frontends::{FrontendClaims, key};
 use super::names::Names;
-use super::port::{Members, ProgrammedPort};
-use super::ports::ProgrammedPorts;
+use super::port::{Members, MirroredPort};
+use super::ports::MirroredPorts;
 use super::refused::Refused;
 use super::rows::Rows;
 use super::rows_by_endpoint::RowsByEndpoint;
@@ -88,7 +88,7 @@ impl Reconciler {
         let sources = Sources::new(actual.sources.iter().copied());
         // A service may have source ranges and no other entry left; they too must be freed if no plan claims them.
         for id in sources.services() {
-            orphans.entry(id).or_insert_with(ProgrammedPort::orphan);
+            orphans.entry(id).or_insert_with(MirroredPort::orphan);
         }
         // A new Service must not get a number that any entry still has.
         let services = actual.services.iter().map(|(_, service)| service.id);
@@ -97,7 +97,7 @@ impl Reconciler {
         let mut reconciler = Self {
             settings: actual.settings,
             names: Names::after(highest),
-            ports: ProgrammedPorts::after(orphans),
+            ports: MirroredPorts::after(orphans),
             refused: Refused::default(),
             frontends: FrontendClaims::new(
                 actual.services.into_iter().collect(),
@@ -132,16 +132,16 @@ impl Reconciler {
     fn keep_strays(&mut self, rows: Vec<BackendId>, sets: Vec<Set>) {
         let row = |row: BackendId| {
             let backend = self.capacity.rows.get(row);
-            let mut port = ProgrammedPort::orphan();
+            let mut port = MirroredPort::orphan();
             let endpoint = Endpoint::new(backend.ip, backend.port);
             port.rows.insert(endpoint, row);
             port
         };
-        let set = |set| ProgrammedPort {
+        let set = |set| MirroredPort {
             cluster: Members { set, ids: Vec::new() },
-            ..ProgrammedPort::orphan()
+            ..MirroredPort::orphan()
         };
-        let ports: Vec<ProgrammedPort> =
+        let ports: Vec<MirroredPort> =
             rows.into_iter().map(row).chain(sets.into_iter().map(set)).collect();
         for port in ports {
             self.ports.add_orphan(self.names.take(), port);
@@ -156,7 +156,7 @@ impl Reconciler {
     }
 }
 
-impl ProgrammedPort {
+impl MirroredPort {
     /// Makes an orphan without entries.
     fn orphan() -> Self {
         Self {
@@ -178,7 +178,7 @@ impl ProgrammedPort {
 }
 
 /// Returns an orphan for each service id, with the sets of its newest entry.
-fn orphans(actual: &Actual) -> BTreeMap<ServiceId, ProgrammedPort> {
+fn orphans(actual: &Actual) -> BTreeMap<ServiceId, MirroredPort> {
     let mut newest: BTreeMap<ServiceId, &Service> = BTreeMap::new();
     let is_live = |service: &&Service| {
         !service.flags.has(Flags::DRAINING) && !service.flags.has(Flags::ADDRESS)
@@ -193,11 +193,11 @@ fn orphans(actual: &Actual) -> BTreeMap<ServiceId, ProgrammedPort> {
     let orphan = |(id, service): (ServiceId, &Service)| {
         let cluster = actual.sound(id, service.cluster).unwrap_or_default();
         let local = actual.sound(id, service.local).unwrap_or_default();
-        let mut port = ProgrammedPort {
+        let mut port = MirroredPort {
             generation: service.generation,
             cluster,
             local,
-            ..ProgrammedPort::orphan()
+            ..MirroredPort::orphan()
         };
         port.plan.affinity = (service.affinity != 0).then_some(service.affinity);
         (id, port)
@@ -222,7 +222,7 @@ fn own(owned: &mut Owned, set: Set) -> bool {
 }
 
 /// Enters the sets of orphans. A set whose lines overlap those of another is dropped, and will be built again.
-fn own_sets(orphans: &mut BTreeMap<ServiceId, ProgrammedPort>, owned: &mut Owned) {
+fn own_sets(orphans: &mut BTreeMap<ServiceId, MirroredPort>, owned: &mut Owned) {
     for port in orphans.values_mut() {
         // Sets with the same members are stored once.
         let is_shared = port.cluster.set == port.local.set;
@@ -245,10 +245,10 @@ fn stray_sets(actual: &Actual, owned: &mut Owned) -> Vec<Set> {
 }
 
 /// Assigns each row to the orphan of its service. If two rows have the same endpoint, the one in a set is kept.
-fn give_rows(actual: &Actual, orphans: &mut BTreeMap<ServiceId, ProgrammedPort>) -> Vec<BackendId> {
+fn give_rows(actual: &Actual, orphans: &mut BTreeMap<ServiceId, MirroredPort>) -> Vec<BackendId> {
     let mut strays = Vec::new();
     for (id, row) in (0_u32..).zip(&actual.backends).skip(1).filter(|(_, row)| row.service != 0) {
-        let port = orphans.entry(row.service).or_insert_with(ProgrammedPort::orphan);
+        let port = orphans.entry(row.service).or_insert_with(MirroredPort::orphan);
         let endpoint = Endpoint::new(row.ip, row.port);
         // An interrupted run can leave two rows for one endpoint. Flows may use either, so neither is freed now.
         if let Some(other) = port.rows.insert(endpoint, id) {

@@ -42,8 +42,8 @@ pub enum FullMap {
 }
 
 impl FullMap {
-    /// Returns the map that should be larger.
-    pub const fn map(self) -> &'static str {
+    /// Returns the name of the map.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Services => name::SERVICES,
             Self::Backends => name::BACKENDS,
@@ -74,7 +74,7 @@ impl Limits {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lack {
     /// The map that is full.
-    pub(super) refusal: FullMap,
+    pub(super) full: FullMap,
     /// Entries that the port needs besides those it has.
     pub(super) needed: usize,
     /// Entries that the port would need if it had none.
@@ -114,12 +114,12 @@ impl Capacity {
     /// Returns the number of entries that are free, or will be without displacing a port.
     pub(super) fn coming(
         &self,
-        refusal: FullMap,
+        full: FullMap,
         frontends: &FrontendClaims,
         dirty: &BTreeSet<Frontend>,
     ) -> usize {
         let limits = self.limits;
-        match refusal {
+        match full {
             FullMap::Services => {
                 let going = dirty.iter().filter(|frontend| frontends.is_going(frontend)).count();
                 (limits.services as usize + going).saturating_sub(frontends.used())
@@ -131,8 +131,8 @@ impl Capacity {
     }
 
     /// Reports whether entries of the full map wait to become free.
-    pub(super) fn is_giving(&self, refusal: FullMap) -> bool {
-        match refusal {
+    pub(super) fn is_giving(&self, full: FullMap) -> bool {
+        match full {
             FullMap::Backends => self.rows.is_waiting(),
             FullMap::Slots => self.lines.is_waiting(),
             FullMap::Services | FullMap::Sources => false,

@@ -2,7 +2,7 @@
 
 use lb_common::service::Frontend;
 
-use super::{ProgrammedPort, Reconciler};
+use super::{MirroredPort, Reconciler};
 use crate::plan::PortKey;
 
 /// A frontend that several services claim.
@@ -24,7 +24,7 @@ impl Reconciler {
     /// Returns the frontends that several services claim.
     pub fn conflicts(&self) -> Vec<Conflict> {
         let conflict = |frontend: Frontend| {
-            let mut ports: Vec<&ProgrammedPort> = self.claimants(frontend).collect();
+            let mut ports: Vec<&MirroredPort> = self.claimants(frontend).collect();
             ports.sort_by_key(|port| port.seniority());
             let mut keys = ports.into_iter().map(|port| port.plan.key.clone());
             let winner = keys.next()?;
@@ -33,7 +33,7 @@ impl Reconciler {
         self.frontends.contested().iter().copied().filter_map(conflict).collect()
     }
 
-    fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = &ProgrammedPort> {
+    fn claimants(&self, frontend: Frontend) -> impl Iterator<Item = &MirroredPort> {
         self.frontends.claimants(frontend).filter_map(|id| self.ports.get(id))
     }
 }

@@ -27,9 +27,9 @@ pub(super) enum Placement {
     Refused,
 }
 
-/// The programmed state of a service port.
+/// A service port in the mirror: its plan, and the rows and sets that it has.
 #[derive(Debug)]
-pub(super) struct ProgrammedPort {
+pub(super) struct MirroredPort {
     pub(super) plan: PortPlan,
     pub(super) rows: RowsByEndpoint,
     /// Backends under traffic policy Cluster.
@@ -56,7 +56,7 @@ impl Members {
     }
 }
 
-impl ProgrammedPort {
+impl MirroredPort {
     /// Returns the rank of the port when several claim a frontend: the smaller wins.
     pub(super) const fn seniority(&self) -> (&(i64, String), &PortKey) {
         (&self.plan.age, &self.plan.key)
@@ -79,8 +79,8 @@ impl ProgrammedPort {
     }
 
     /// Returns how many entries of a map removing the port would free.
-    pub(super) fn holds(&self, refusal: FullMap) -> usize {
-        match refusal {
+    pub(super) fn holds(&self, full: FullMap) -> usize {
+        match full {
             FullMap::Services => self.plan.frontends.len(),
             FullMap::Backends => self.rows.len(),
             FullMap::Slots => self.ranges().iter().map(|range| range.lines as usize).sum(),
@@ -108,7 +108,7 @@ impl Reconciler {
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or_else(|| self.names.next());
         if let Err(lack) = self.place(id, &plan, now, transaction) {
             let waits = self.displace_younger(&plan, lack, now, transaction);
-            self.refused.insert(lack.refusal, plan);
+            self.refused.insert(lack.full, plan);
             return if waits { Placement::Waits } else { Placement::Refused };
         }
         self.ports.record_age(&plan.age);

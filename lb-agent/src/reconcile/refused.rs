@@ -22,11 +22,11 @@ pub(super) struct Refused {
 impl Refused {
     /// Returns the refused ports with their reasons.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&PortKey, FullMap)> {
-        self.plans.iter().map(|(key, (refusal, _))| (key, *refusal))
+        self.plans.iter().map(|(key, (full, _))| (key, *full))
     }
 
-    pub(super) fn insert(&mut self, refusal: FullMap, plan: PortPlan) {
-        drop(self.plans.insert(plan.key.clone(), (refusal, plan)));
+    pub(super) fn insert(&mut self, full: FullMap, plan: PortPlan) {
+        drop(self.plans.insert(plan.key.clone(), (full, plan)));
     }
 
     /// Removes the plans of a Service, because its desired state has changed.
@@ -66,19 +66,19 @@ impl Reconciler {
         now: Duration,
         transaction: &mut Transaction,
     ) -> bool {
-        let Lack { refusal, needed, whole } = lack;
-        let coming = self.capacity.coming(refusal, &self.frontends, &transaction.dirty);
+        let Lack { full, needed, whole } = lack;
+        let coming = self.capacity.coming(full, &self.frontends, &transaction.dirty);
         // Rows or ranges in their grace period will do: removing a younger port would not be faster.
-        if coming >= needed && self.capacity.is_giving(refusal) {
+        if coming >= needed && self.capacity.is_giving(full) {
             return true;
         }
         let own = self.names.get(&plan.key).and_then(|id| self.ports.get(id));
-        let own = own.map_or(0, |port| port.holds(refusal));
+        let own = own.map_or(0, |port| port.holds(full));
         // The youngest port can displace no other.
         if self.ports.are_older(&plan.age) && own == 0 {
             return false;
         }
-        let mut younger = self.ports.younger(plan, refusal);
+        let mut younger = self.ports.younger(plan, full);
         let free = coming + younger.values().sum::<usize>();
         // If the new entries do not fit beside the port's own ones, they may fit in their place: the port is removed,
         // and programmed again later.
@@ -89,14 +89,14 @@ impl Reconciler {
         let mut free = coming;
         // At least one port is displaced: the free lines may be in ranges that are too short.
         while let Some(((_, key), held)) = younger.pop_last() {
-            self.send_away(&key, refusal, now, transaction);
+            self.send_away(&key, full, now, transaction);
             free += held;
             if free >= needed && !must_leave {
                 break;
             }
         }
         if must_leave {
-            self.send_away(&plan.key, refusal, now, transaction);
+            self.send_away(&plan.key, full, now, transaction);
         }
         true
     }
@@ -105,7 +105,7 @@ impl Reconciler {
     fn send_away(
         &mut self,
         key: &PortKey,
-        refusal: FullMap,
+        full: FullMap,
         now: Duration,
         transaction: &mut Transaction,
     ) {
@@ -114,7 +114,7 @@ impl Reconciler {
             return;
         };
         self.remove(key, now, transaction);
-        self.refused.insert(refusal, plan);
+        self.refused.insert(full, plan);
     }
 
     /// Retries the refused ports, oldest first, if entries became free. While a port waits for room that will become
@@ -126,9 +126,9 @@ impl Reconciler {
         }
         let mut transaction = Transaction::default();
         let mut waits = false;
-        for (refusal, plan) in waiting {
+        for (full, plan) in waiting {
             if waits {
-                self.refused.plans.entry(plan.key.clone()).or_insert((refusal, plan));
+                self.refused.plans.entry(plan.key.clone()).or_insert((full, plan));
             } else {
                 waits = self.put(plan, now, &mut transaction) == Placement::Waits;
             }

@@ -68,7 +68,7 @@ impl Attempt {
 /// The external interfaces, with the last attempt at each.
 #[derive(Debug, Default)]
 pub(super) struct Accelerator {
-    outcomes: BTreeMap<u32, Attempt>,
+    attempts: BTreeMap<u32, Attempt>,
     /// Whether an interface waits until tc expects packets from XDP.
     waits: bool,
     /// Whether an interface has the program, or is about to get it.
@@ -91,15 +91,15 @@ impl Accelerator {
         tc_knows: bool,
     ) -> bool {
         self.waits = false;
-        let before = self.outcomes.len();
-        self.outcomes.retain(|index, _| {
+        let before = self.attempts.len();
+        self.attempts.retain(|index, _| {
             let stays = external.iter().any(|link| link.index == *index);
             if !stays && let Err(error) = datapath.decelerate(*index) {
                 warn!(index, error, "XDP program could not be detached");
             }
             stays
         });
-        let mut changed = before != self.outcomes.len();
+        let mut changed = before != self.attempts.len();
         for link in external {
             // Another XDP program may have been detached without a notification (the kernel sends none for links), and
             // ours may have been removed.
@@ -107,32 +107,32 @@ impl Accelerator {
                 let is_other = last.found != link.xdp || last.device != link.name;
                 last.is_tried_again() || is_other
             };
-            if self.outcomes.get(&link.index).is_none_or(is_new) {
-                changed |= self.attempt(setting, link, datapath, tc_knows);
+            if self.attempts.get(&link.index).is_none_or(is_new) {
+                changed |= self.try_interface(setting, link, datapath, tc_knows);
             }
             changed |= self.look_out(setting, link.index, datapath);
         }
-        let may = |outcome: &Attempt| outcome.refused.is_none() || outcome.is_tried_again();
+        let may = |attempt: &Attempt| attempt.refused.is_none() || attempt.is_tried_again();
         // A program that could not be detached, or one of an earlier run on another interface, is still attached.
         self.may_be_on = self.waits
-            || self.outcomes.values().any(may)
+            || self.attempts.values().any(may)
             || self.may_be_on && datapath.is_accelerating();
         changed
     }
 
     /// Updates whether an interface takes redirected frames, which can change at any time. Returns whether it did.
     fn look_out(&mut self, setting: Acceleration, index: u32, datapath: &impl Attach) -> bool {
-        let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
+        let Some(attempt) = self.attempts.get_mut(&index) else { return false };
         // Only interfaces with XDP are reported.
-        let keeps = if outcome.refused.is_some() {
+        let keeps = if attempt.refused.is_some() {
             None
         } else if setting == Acceleration::Native {
             datapath.takes_frames(index).err()
         } else {
             Some("only `acceleration: native` redirects past netfilter".to_owned())
         };
-        let changed = outcome.keeps != keeps;
-        outcome.keeps = keeps;
+        let changed = attempt.keeps != keeps;
+        attempt.keeps = keeps;
         changed
     }
 
@@ -148,11 +148,11 @@ impl Accelerator {
 
     /// Returns the indices of the interfaces that XDP may redirect to.
     pub(super) fn redirect_targets(&self) -> BTreeSet<u32> {
-        let redirects = |outcome: &Attempt| outcome.refused.is_none() && outcome.keeps.is_none();
-        self.outcomes.iter().filter(|(_, it)| redirects(it)).map(|(index, _)| *index).collect()
+        let redirects = |attempt: &Attempt| attempt.refused.is_none() && attempt.keeps.is_none();
+        self.attempts.iter().filter(|(_, it)| redirects(it)).map(|(index, _)| *index).collect()
     }
 
-    fn attempt(
+    fn try_interface(
         &mut self,
         setting: Acceleration,
         link: &Link,
@@ -175,43 +175,43 @@ impl Accelerator {
             None => datapath.accelerate(link.index).err(),
         };
         let device = link.name.clone();
-        let last = self.outcomes.remove(&link.index);
-        // `status` finds the outcome by the name of the interface.
+        let last = self.attempts.remove(&link.index);
+        // `status` finds the attempt by the name of the interface.
         let is_same = |last: &Attempt| last.refused == refused && last.device == device;
         let changed = !last.as_ref().is_some_and(is_same);
         let is_lost = refused.is_some() && last.as_ref().is_some_and(|last| last.is_lost);
         let keeps = last.and_then(|last| last.keeps);
-        let outcome = Attempt { device: device.clone(), found: link.xdp, refused, keeps, is_lost };
+        let attempt = Attempt { device: device.clone(), found: link.xdp, refused, keeps, is_lost };
         if changed {
-            match &outcome.refused {
+            match &attempt.refused {
                 None => info!(interface = device, "XDP in use"),
                 Some(why) => {
                     info!(interface = device, why, "XDP not in use; tc handles every packet");
                 }
             }
         }
-        drop(self.outcomes.insert(link.index, outcome));
+        drop(self.attempts.insert(link.index, attempt));
         changed
     }
 
     /// Records that an interface lost the program, and why it was not attached again. Returns whether the reason is
     /// new.
     pub(super) fn lose(&mut self, index: u32, why: String) -> bool {
-        let Some(outcome) = self.outcomes.get_mut(&index) else { return false };
-        let is_news = outcome.refused.as_ref() != Some(&why);
+        let Some(attempt) = self.attempts.get_mut(&index) else { return false };
+        let is_news = attempt.refused.as_ref() != Some(&why);
         if is_news {
-            let device = &outcome.device;
+            let device = &attempt.device;
             warn!(interface = device, why, "XDP no longer in use; tc handles every packet");
         }
-        (outcome.refused, outcome.is_lost) = (Some(why), true);
+        (attempt.refused, attempt.is_lost) = (Some(why), true);
         is_news
     }
 
     /// Returns by interface name: empty if the program is attached and redirects, else why not.
     pub(super) fn refusals(&self) -> BTreeMap<String, String> {
         let why = |it: &Attempt| it.refused.clone().or_else(|| it.keeps.clone());
-        let outcomes = self.outcomes.values();
-        outcomes.map(|it| (it.device.clone(), why(it).unwrap_or_default())).collect()
+        let attempts = self.attempts.values();
+        attempts.map(|it| (it.device.clone(), why(it).unwrap_or_default())).collect()
     }
 }
 

@@ -33,8 +33,7 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::{Published, PublishedView};
 use crate::node::{
-    NamespaceView, Primary, addresses, assignments, hidden, kept, settings as node_settings,
-    stranded,
+    NetnsView, Primary, addresses, assignments, hidden, kept, settings as node_settings, stranded,
 };
 use crate::snapshot::NodeSpec;
 
@@ -43,7 +42,7 @@ use crate::snapshot::NodeSpec;
 pub(super) struct Devices {
     maps: Maps,
     facts: Facts,
-    view: Option<Arc<NamespaceView>>,
+    view: Option<Arc<NetnsView>>,
     attachments: Attachments,
     addresses: Addresses,
     /// Addresses at which no answer can arrive.

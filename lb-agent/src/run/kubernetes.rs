@@ -158,8 +158,8 @@ impl Reporter {
         // The set is replaced, so that a conflict that ends and returns is logged again.
         self.losers = losers;
         let (mut refused, mut count) = (BTreeSet::new(), 0_usize);
-        for (key, refusal) in reconciler.refused() {
-            let (service, map) = (key.to_string(), refusal.map());
+        for (key, full) in reconciler.refused() {
+            let (service, map) = (key.to_string(), full.name());
             if !self.refused.contains(key) {
                 count += 1;
                 // The number of log lines is limited: a full map can refuse thousands of ports.

@@ -19,7 +19,7 @@ use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::links::{LinkChanges, Links};
 use crate::node::watch::PublishedView;
-use crate::node::{Assignment, ChangeSource, Identity, NamespaceView, assignments_among};
+use crate::node::{Assignment, ChangeSource, Identity, NetnsView, assignments_among};
 use crate::syscall::raise_priority_most;
 
 /// Time during which an interface belongs to the thread. A CNI plugin finishes sooner.
@@ -131,7 +131,7 @@ impl Newcomers {
     ///
     /// It looks at all interfaces that the main loop does not serve: one can become a pod's because its other end moved
     /// to another namespace, which is an event about the other end.
-    fn attach(&self, view: &NamespaceView, LinkChanges { changed, gone }: &LinkChanges) {
+    fn attach(&self, view: &NetnsView, LinkChanges { changed, gone }: &LinkChanges) {
         let (identity, taken) = {
             let mut shared = self.shared();
             for index in gone {

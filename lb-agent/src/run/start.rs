@@ -145,7 +145,7 @@ pub(super) async fn start_source(
     view: &ViewHealth,
     kube_proxy: &KubeProxy,
     events: mpsc::Sender<Event>,
-    own: AddressUpdates,
+    addresses: AddressUpdates,
 ) -> Result<Option<Client>, Error> {
     let view = view.clone();
     if let Some(directory) = manifests {
@@ -155,7 +155,7 @@ pub(super) async fn start_source(
     }
     let server =
         Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
-    let client = server.client(Some(Arc::new(kube_proxy.clone())), own).await?;
+    let client = server.client(Some(Arc::new(kube_proxy.clone())), addresses).await?;
     let watch = Watch {
         node: node.to_owned(),
         service_proxy_name: config.service_proxy_name.value.clone(),

@@ -224,7 +224,7 @@ impl State {
             problems: self.problems(),
             refused: reconciler
                 .refused()
-                .map(|(key, refusal)| (key.to_string(), refusal.map().to_owned()))
+                .map(|(key, full)| (key.to_string(), full.name().to_owned()))
                 .collect(),
             conflicts: reconciler
                 .conflicts()

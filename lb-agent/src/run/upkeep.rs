@@ -107,7 +107,7 @@ impl Agent {
         }
         let (need, has) = (self.tracker.demand(), self.reconciler.limits());
         let small = sizes::outgrown(&self.configured_sizes, &need, &has, memory::limit());
-        let helps = |(_, refusal): (_, FullMap)| small.contains(&refusal.map());
+        let helps = |(_, full): (_, FullMap)| small.contains(&full.name());
         let wants = self.reconciler.refused().any(helps);
         if wants {
             info!(maps = small.join(" "), "maps are too small; restarting with larger ones");

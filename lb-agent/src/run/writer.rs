@@ -14,7 +14,7 @@ use std::time::Instant;
 use lb_common::service::{Frontend, ServiceId, Source};
 use tracing::{error, info, warn};
 
-use crate::maps::{Error, Maps};
+use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::reconcile::Op;
 
@@ -31,14 +31,14 @@ const TURN: usize = 2_000;
 
 /// The target that operations are applied to: the maps. A test has its own.
 pub(super) trait WriteTarget {
-    fn apply(&mut self, op: &Op) -> Result<(), Error>;
+    fn apply(&mut self, op: &Op) -> Result<(), maps::Error>;
 
     /// Reports whether a frontend has an entry.
     fn has(&self, frontend: &Frontend) -> bool;
 }
 
 impl WriteTarget for Maps {
-    fn apply(&mut self, op: &Op) -> Result<(), Error> {
+    fn apply(&mut self, op: &Op) -> Result<(), maps::Error> {
         Self::apply(self, op)
     }
 
@@ -232,7 +232,7 @@ impl<T: WriteTarget> Writer<T> {
         }
     }
 
-    fn attempt(&mut self, op: &Op) -> Result<(), Error> {
+    fn attempt(&mut self, op: &Op) -> Result<(), maps::Error> {
         let mut result = self.maps.apply(op);
         for _ in 1..ATTEMPTS {
             if result.is_ok() {
@@ -243,7 +243,7 @@ impl<T: WriteTarget> Writer<T> {
         result
     }
 
-    fn fail(&mut self, failure: &Error) {
+    fn fail(&mut self, failure: &maps::Error) {
         if self.failing.is_none() {
             let (error, waiting) = (crate::chain(failure), self.queue.len());
             error!(error, waiting, "map refused a write; retrying every second");

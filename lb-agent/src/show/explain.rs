@@ -26,7 +26,7 @@ mod route;
 
 pub use explanation::Explanation;
 use live::Live;
-use origin::ClientPlace;
+use origin::PacketOrigin;
 
 /// The maximum IP packet size assumed where the route's MTU is not queried: a first packet is short.
 const MTU: u16 = u16::MAX;
@@ -44,15 +44,15 @@ pub struct ClientPacket {
 }
 
 /// Runs the packet through the data path.
-pub fn explain(bpf_dir: &Path, question: &ClientPacket) -> Result<Explanation, Error> {
-    let (from, to) = (question.from.ip(), question.to.ip());
+pub fn explain(bpf_dir: &Path, asked: &ClientPacket) -> Result<Explanation, Error> {
+    let (from, to) = (asked.from.ip(), asked.to.ip());
     if from.is_ipv4() != to.is_ipv4() {
         return Err(Error::Families(from, to));
     }
     let maps = open(bpf_dir)?;
     let settings = maps.settings()?;
-    let origin = ClientPlace::find(&maps, &settings, question)?;
-    let mut passed = pass(&maps, &origin, question, BTreeMap::new())?;
+    let origin = PacketOrigin::find(&maps, &settings, asked)?;
+    let mut passed = pass(&maps, &origin, asked, BTreeMap::new())?;
     if passed.verdict == Verdict::Drop(DropReason::NoRoute) {
         // The route of a packet of this node is queried only when its backend is known.
         let Scratch { next, pair, found, .. } = &*passed.scratch;
@@ -61,12 +61,12 @@ pub fn explain(bpf_dir: &Path, question: &ClientPacket) -> Result<Explanation, E
         if let Ok(found) = route::to(IpAddr::from(backend)) {
             let source = found.source.map(Ip::from).unwrap_or_default();
             let known = KnownRoute { mtu: MTU, route: None, device: found.device, source };
-            passed = pass(&maps, &origin, question, [(backend, known)].into())?;
+            passed = pass(&maps, &origin, asked, [(backend, known)].into())?;
         }
     }
-    let frontend = frontend(&maps, question, &passed)?;
+    let frontend = frontend(&maps, asked, &passed)?;
     let state_file = StateFile::read(bpf_dir);
-    Ok(explanation::explain(&settings, &state_file, &origin, question, frontend, &passed))
+    Ok(explanation::explain(&settings, &state_file, &origin, asked, frontend, &passed))
 }
 
 /// The verdict of a packet, and the working memory after it.
@@ -77,12 +77,12 @@ struct Passed {
 
 fn pass(
     maps: &Maps,
-    origin: &ClientPlace,
-    question: &ClientPacket,
+    origin: &PacketOrigin,
+    asked: &ClientPacket,
     routes: BTreeMap<Ip, KnownRoute>,
 ) -> Result<Passed, Error> {
     let live = Live::new(maps)?;
-    let bytes = packet::first(question.protocol, question.from, question.to);
+    let bytes = packet::first(asked.protocol, asked.from, asked.to);
     let mut packet = Bytes::new(bytes, Home::Skb);
     (packet.device, packet.from_host, packet.routes) = (origin.device, origin.is_node, routes);
     let mut scratch: Box<Scratch> = Box::default();
@@ -96,15 +96,14 @@ fn pass(
 /// Returns the frontend that was found, if any.
 fn frontend(
     maps: &Maps,
-    question: &ClientPacket,
+    asked: &ClientPacket,
     passed: &Passed,
 ) -> Result<Option<(Frontend, Service)>, Error> {
-    let (ip, port) =
-        (Ip::from(question.to.ip()), passed.scratch.headers.key.tuple.destination_port);
+    let (ip, port) = (Ip::from(asked.to.ip()), passed.scratch.headers.key.tuple.destination_port);
     let of = [
-        Frontend::new(ip, port, question.protocol),
+        Frontend::new(ip, port, asked.protocol),
         // The data path looks up the address first and the NodePort second.
-        Frontend::node_port(ip, port, question.protocol),
+        Frontend::node_port(ip, port, asked.protocol),
     ];
     for frontend in of {
         let service = maps.service(&frontend)?;

@@ -170,7 +170,7 @@ impl Row for ListedFrontend {
 }
 
 impl ListedFrontend {
-    /// Reports whether the scope includes the entry.
+    /// Reports whether the scope includes the frontend.
     pub(super) fn is_in(&self, scope: &Scope) -> bool {
         scope.has(self.service.as_deref()) && scope.has_family(self.is_v4)
     }

@@ -12,7 +12,7 @@ use super::{Error, attachments, list};
 use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, open};
 use crate::maps::Maps;
 use crate::state_file::StateFile;
-use crate::takeover::{MapFrontends, Traces};
+use crate::takeover::{KubeProxyRemains, MapFrontends};
 use crate::words;
 
 mod devices;
@@ -84,7 +84,8 @@ fn takeover(text: &mut String, maps: &Maps) -> Result<(), Error> {
         line(text, "Draining", "known flows are served, new ones are not");
     }
     if settings.has(Settings::TAKE_OVER) {
-        let found = MapFrontends::of(maps).and_then(|frontends| Traces::look(Some(&frontends)));
+        let found =
+            MapFrontends::of(maps).and_then(|frontends| KubeProxyRemains::look(Some(&frontends)));
         let value = found.map_or_else(|error| crate::chain(&error), |found| found.to_string());
         line(text, "Take-over", &value);
     }

@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use super::slice::Hints;
 
-/// A pool that gives out one shared copy of equal texts and hints. Each converter has its own.
+/// An interner of texts and hints; each converter has its own.
 #[derive(Debug, Default)]
-pub struct NamePool {
+pub struct Interner {
     texts: Pool<str>,
     hints: Pool<Hints>,
 }
 
-impl NamePool {
+impl Interner {
     /// Returns the shared copy of a text.
     pub fn text(&mut self, text: &str) -> Arc<str> {
         if let Some(shared) = self.texts.set.get(text) {
@@ -62,19 +62,19 @@ mod tests {
 
     #[test]
     fn equal_texts_share_one_copy() {
-        let mut names = NamePool::default();
-        assert!(Arc::ptr_eq(&names.text("zone-a"), &names.text("zone-a")));
-        assert!(!Arc::ptr_eq(&names.text("zone-a"), &names.text("zone-b")));
+        let mut interner = Interner::default();
+        assert!(Arc::ptr_eq(&interner.text("zone-a"), &interner.text("zone-a")));
+        assert!(!Arc::ptr_eq(&interner.text("zone-a"), &interner.text("zone-b")));
     }
 
     #[test]
     fn unused_texts_are_forgotten() {
-        let mut names = NamePool::default();
-        let kept = names.text("kept");
+        let mut interner = Interner::default();
+        let kept = interner.text("kept");
         for at in 0..100_000 {
-            drop(names.text(&format!("node-{at}")));
+            drop(interner.text(&format!("node-{at}")));
         }
-        assert!(names.texts.set.len() <= 1024);
-        assert!(Arc::ptr_eq(&kept, &names.text("kept")));
+        assert!(interner.texts.set.len() <= 1024);
+        assert!(Arc::ptr_eq(&kept, &interner.text("kept")));
     }
 }

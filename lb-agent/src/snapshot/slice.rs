@@ -8,7 +8,7 @@ use lb_common::addr::Protocol;
 
 use super::address::{address, link_local, special};
 use super::finding::{Finding, Findings, quoted};
-use super::names::NamePool;
+use super::names::Interner;
 use super::object::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 use super::service::{port_number, protocol};
 use crate::plan::Family;
@@ -78,7 +78,7 @@ pub struct Hints {
 
 impl SliceSpec {
     /// Reduces an `EndpointSlice` to the fields in use. `None` if it has no name.
-    pub(crate) fn of(object: &EndpointSlice, names: &mut NamePool) -> Option<Self> {
+    pub(crate) fn of(object: &EndpointSlice, interner: &mut Interner) -> Option<Self> {
         let meta = &object.metadata;
         let name = Some(&*meta.name).filter(|name| !name.is_empty())?;
         let namespace = &*meta.namespace;
@@ -92,14 +92,14 @@ impl SliceSpec {
         };
         let listed = object.endpoints.iter().enumerate();
         let endpoints = family.map(|family| {
-            listed.filter_map(|(at, e)| endpoint(e, at, family, names, &mut findings)).collect()
+            listed.filter_map(|(at, e)| endpoint(e, at, family, interner, &mut findings)).collect()
         });
         Some(Self {
             endpoints: endpoints.unwrap_or_default(),
-            name: SliceName { namespace: names.text(namespace), name: Arc::from(name) },
-            service: owner.filter(|owner| !owner.is_empty()).map(|owner| names.text(owner)),
+            name: SliceName { namespace: interner.text(namespace), name: Arc::from(name) },
+            service: owner.filter(|owner| !owner.is_empty()).map(|owner| interner.text(owner)),
             family,
-            ports: ports(&object.ports, names, &mut findings),
+            ports: ports(&object.ports, interner, &mut findings),
             triggered: stamp.and_then(|stamp| stamp.parse().ok()),
             problems: findings.into_list().into(),
         })
@@ -108,7 +108,7 @@ impl SliceSpec {
 
 fn ports(
     listed: &[EndpointPort],
-    names: &mut NamePool,
+    interner: &mut Interner,
     findings: &mut Findings,
 ) -> Box<[SlicePort]> {
     let mut ports = Vec::with_capacity(listed.len());
@@ -124,7 +124,7 @@ fn ports(
         };
         let spelled = port.protocol.as_deref();
         if let Some(protocol) = protocol(spelled, format_args!("{field}.protocol"), findings) {
-            ports.push(SlicePort { name: names.text(name), protocol, port: number });
+            ports.push(SlicePort { name: interner.text(name), protocol, port: number });
         }
     }
     ports.into()
@@ -134,7 +134,7 @@ fn endpoint(
     listed: &Endpoint,
     at: usize,
     family: Family,
-    names: &mut NamePool,
+    interner: &mut Interner,
     findings: &mut Findings,
 ) -> Option<EndpointSpec> {
     // Only the first address counts, as for kube-proxy (contract 1.5).
@@ -161,19 +161,19 @@ fn endpoint(
         ready: conditions.ready.unwrap_or(true),
         serving: conditions.serving.unwrap_or(true),
         terminating: conditions.terminating.unwrap_or(false),
-        node: listed.node_name.as_deref().filter(|n| !n.is_empty()).map(|n| names.text(n)),
-        hints: hints(&listed.hints, names),
+        node: listed.node_name.as_deref().filter(|n| !n.is_empty()).map(|n| interner.text(n)),
+        hints: hints(&listed.hints, interner),
     })
 }
 
-fn hints(listed: &EndpointHints, names: &mut NamePool) -> Option<Arc<Hints>> {
+fn hints(listed: &EndpointHints, interner: &mut Interner) -> Option<Arc<Hints>> {
     let (zones, nodes) = (&listed.for_zones, &listed.for_nodes);
     if zones.is_empty() && nodes.is_empty() {
         return None;
     }
-    let zones = zones.iter().map(|zone| names.text(&zone.name)).collect();
-    let nodes = nodes.iter().map(|node| names.text(&node.name)).collect();
-    Some(names.hints(Hints { zones, nodes }))
+    let zones = zones.iter().map(|zone| interner.text(&zone.name)).collect();
+    let nodes = nodes.iter().map(|node| interner.text(&node.name)).collect();
+    Some(interner.hints(Hints { zones, nodes }))
 }
 
 #[cfg(test)]

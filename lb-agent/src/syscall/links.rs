@@ -236,9 +236,9 @@ fn id(object: BorrowedFd<'_>) -> io::Result<u32> {
         kind: u32,
         id: u32,
     }
-    let mut begin = ObjectInfo { kind: 0, id: 0 };
-    let (info, length) = ((&raw mut begin).addr() as u64, size_of::<ObjectInfo>() as u32);
-    let mut attributes = attributes::Info { object: number(object), length, info };
+    let mut info = ObjectInfo { kind: 0, id: 0 };
+    let (info_at, length) = ((&raw mut info).addr() as u64, size_of::<ObjectInfo>() as u32);
+    let mut attributes = attributes::Info { object: number(object), length, info: info_at };
     bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
-    Ok(begin.id)
+    Ok(info.id)
 }

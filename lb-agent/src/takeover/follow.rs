@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Error, MapFrontends, Rules, Traces, anchor};
+use super::{Error, KubeProxyRemains, MapFrontends, Rules, anchor};
 use crate::maps::Maps;
 
 /// Intervals between checks: while a take-over is under way, and while none is.
@@ -21,7 +21,7 @@ const SELDOM: Duration = Duration::from_secs(10);
 /// The agent's view of a take-over.
 #[derive(Debug)]
 pub struct Takeover {
-    found: watch::Receiver<Traces>,
+    found: watch::Receiver<KubeProxyRemains>,
     is_programmed: Arc<AtomicBool>,
 }
 
@@ -56,7 +56,7 @@ pub async fn begin(maps: Arc<Maps>) -> Takeover {
     // A failure must not keep the agent from starting. The rules are then known without the connections.
     let first = look(&maps, false).await.unwrap_or_else(|error| {
         complain(&error);
-        Traces { rules: Rules::find(), ..Traces::default() }
+        KubeProxyRemains { rules: Rules::find(), ..KubeProxyRemains::default() }
     });
     if first.is_under_way() {
         info!(connections = first.connections.len(), rules = %first.rules, "taking over from kube-proxy");
@@ -66,7 +66,11 @@ pub async fn begin(maps: Arc<Maps>) -> Takeover {
     Takeover { found, is_programmed }
 }
 
-async fn follow(maps: Arc<Maps>, sender: watch::Sender<Traces>, is_programmed: Arc<AtomicBool>) {
+async fn follow(
+    maps: Arc<Maps>,
+    sender: watch::Sender<KubeProxyRemains>,
+    is_programmed: Arc<AtomicBool>,
+) {
     let mut has_failed = false;
     loop {
         let was_under_way = sender.borrow().is_under_way();
@@ -99,11 +103,11 @@ fn complain(error: &Error) {
 }
 
 /// Checks for kube-proxy, and updates conntrack entries, the anchor and `INHERITED` accordingly.
-async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Traces, Error> {
+async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<KubeProxyRemains, Error> {
     let maps = Arc::clone(maps);
     let looked = spawn_blocking(move || {
         let frontends = if is_programmed { Some(MapFrontends::of(&maps)?) } else { None };
-        let mut found = Traces::look(frontends.as_ref())?;
+        let mut found = KubeProxyRemains::look(frontends.as_ref())?;
         if let Some(frontends) = &frontends {
             forget_stale(frontends, &mut found)?;
             // A client may reuse the port of an ended connection for one that our programs translate. While netfilter
@@ -120,7 +124,7 @@ async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<Traces, Error> {
 
 /// Deletes the entries of datagrams to backends that have gone, as kube-proxy does (contract 5): otherwise they are
 /// lost as long as their client sends them.
-fn forget_stale(frontends: &MapFrontends<'_>, found: &mut Traces) -> Result<(), Error> {
+fn forget_stale(frontends: &MapFrontends<'_>, found: &mut KubeProxyRemains) -> Result<(), Error> {
     let stale: Vec<_> = frontends.stale(&found.connections)?.into_iter().cloned().collect();
     super::forget(&stale)?;
     found.connections.retain(|connection| !stale.contains(connection));
@@ -128,7 +132,7 @@ fn forget_stale(frontends: &MapFrontends<'_>, found: &mut Traces) -> Result<(), 
 }
 
 /// Keeps netfilter's translations going as long as they are needed.
-fn hold(maps: &Maps, found: &Traces) {
+fn hold(maps: &Maps, found: &KubeProxyRemains) {
     let held = if found.is_under_way() { anchor::put() } else { release(maps) };
     match held {
         Ok(true) if found.is_under_way() => info!("nat chain for kube-proxy's connections added"),

@@ -43,12 +43,13 @@ impl Reserved {
     ) -> Result<(), Error> {
         let now = Instant::now();
         let mut before = std::mem::take(&mut self.0);
-        for written in flows.iter().filter_map(|(key, flow)| written(settings, key, flow, live)) {
-            let held = before.remove(&written).or_else(|| self.0.get(&written).copied());
+        let wanted = flows.iter().filter_map(|(key, flow)| to_reserve(settings, key, flow, live));
+        for connection in wanted {
+            let held = before.remove(&connection).or_else(|| self.0.get(&connection).copied());
             // Reservations expire by themselves if this process dies, so they are renewed before.
             let is_fresh = held.is_some_and(|held| now.duration_since(held) < RENEWED);
-            let since = if is_fresh { held } else { reserve(&written, held.is_none(), now)? };
-            self.0.extend(since.map(|since| (written, since)));
+            let since = if is_fresh { held } else { reserve(&connection, held.is_none(), now)? };
+            self.0.extend(since.map(|since| (connection, since)));
         }
         release(&before)
     }
@@ -84,7 +85,7 @@ fn release(all: &BTreeMap<ReservedConnection, Instant>) -> Result<(), Error> {
 ///
 /// For a reply entry it is the tuple that the backend sees, if its client address belongs to this node. For the forward
 /// entry of a process of this host it is the connection to the frontend.
-fn written(
+fn to_reserve(
     settings: &Settings,
     key: &FlowKey,
     flow: &Flow,
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sources_of_this_node_and_open_connections_of_its_processes_are_written_down() {
+    fn sources_of_this_node_and_open_connections_of_its_processes_are_reserved() {
         let end = |last, port| Endpoint::new(Ip::v4([10, 0, 0, last]), Port::new(port));
         let (node, client, frontend, backend) =
             (end(1, 40_000), end(2, 40_001), end(3, 80), end(4, 8_080));
@@ -120,7 +121,7 @@ mod tests {
             let key = FlowKey::new(tuple, Protocol::TCP, side);
             let mut flow = Flow::new(tuple, kind, 0);
             flow.flags = flags;
-            written(&settings, &key, &flow, &live)
+            to_reserve(&settings, &key, &flow, &live)
         };
         let answer = Tuple::new(backend, node);
         let source = Some((Protocol::TCP, answer.reversed(), ReservedState::Unseen));

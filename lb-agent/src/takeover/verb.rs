@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{MapFrontends, Traces, anchor};
+use super::{KubeProxyRemains, MapFrontends, anchor};
 use crate::datapath::{self, OpenError, open};
 
 /// Interval between checks.
@@ -50,9 +50,9 @@ pub enum Error {
 pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bool, Error> {
     let maps = open(dir)?;
     let began = Instant::now();
-    let look = || -> Result<Traces, Error> {
+    let look = || -> Result<KubeProxyRemains, Error> {
         let frontends = MapFrontends::of(&maps).map_err(Error::Takeover)?;
-        Ok(Traces::look(Some(&frontends))?)
+        Ok(KubeProxyRemains::look(Some(&frontends))?)
     };
     let mut found = look()?;
     print(&found, out)?;
@@ -89,7 +89,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
     Ok(!found.is_under_way())
 }
 
-fn print(found: &Traces, out: &mut impl Write) -> Result<(), Error> {
+fn print(found: &KubeProxyRemains, out: &mut impl Write) -> Result<(), Error> {
     writeln!(out, "{found}")?;
     Ok(out.flush()?)
 }

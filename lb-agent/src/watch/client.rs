@@ -14,13 +14,13 @@ impl Server {
     /// Makes a client that reports each request to `observer` and reads its files again when they change.
     ///
     /// Nothing is sent yet, so an unreachable server is no error here. A credential plugin that fails is run again. A
-    /// connection from an address that `own` loses ends at once.
+    /// connection from an address that `addresses` loses ends at once.
     pub async fn client(
         &self,
         observer: Option<Arc<dyn Observer>>,
-        own: AddressUpdates,
+        addresses: AddressUpdates,
     ) -> Result<Client, ClientError> {
-        let service = Renewed::start(self.clone(), own).await?;
+        let service = Renewed::start(self.clone(), addresses).await?;
         Ok(ClientBuilder::new(service, "default").with_layer(&Observe::new(observer)).build())
     }
 }

@@ -33,7 +33,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 const UNANSWERED: Duration = Duration::from_secs(4);
 
 /// Returns the client for this access. Blocks while it runs a credential plugin.
-pub(super) fn stack(access: &Access, own: AddressUpdates) -> Result<Stack, kube::Error> {
+pub(super) fn stack(access: &Access, addresses: AddressUpdates) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     // The TLS layer on top passes addresses with the scheme `https`.
     connector.enforce_http(false);
@@ -43,7 +43,7 @@ pub(super) fn stack(access: &Access, own: AddressUpdates) -> Result<Stack, kube:
     connector.set_keepalive_interval(Some(AGAIN));
     connector.set_tcp_user_timeout(Some(UNANSWERED));
     // Below proxies and TLS, where the TCP connection with its source address is.
-    let connector = connector.map_response(move |stream| Sourced::new(stream, own));
+    let connector = connector.map_response(move |stream| Sourced::new(stream, addresses));
     let Some(proxy) = &access.proxy else { return by(access, connector) };
     let uri = proxy.uri().clone();
     match proxy.uri().scheme_str() {

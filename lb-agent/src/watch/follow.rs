@@ -65,9 +65,9 @@ pub(super) enum RequestEnd {
     Short,
 }
 
-/// What all kinds of objects have in common: the server, where they are reported, and how they are requested.
+/// The server, the receiver of events and the request options that the followers of all kinds share.
 #[derive(Clone)]
-pub(super) struct Common {
+pub(super) struct FollowContext {
     pub(super) client: Client,
     pub(super) view: ViewHealth,
     pub(super) events: Sender<Event>,
@@ -81,9 +81,9 @@ impl<O: Objects> Follow<O> {
         objects: O,
         labels: Option<String>,
         fields: Option<String>,
-        common: Common,
+        context: FollowContext,
     ) -> Self {
-        let Common { client, view, events, list, pace } = common;
+        let FollowContext { client, view, events, list, pace } = context;
         Self {
             client,
             objects,

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use crate::plan::ServiceName;
 use crate::snapshot::object::{EndpointSlice, Identifiers, Metadata, Node, Service, ServiceCidr};
 use crate::snapshot::{
-    Event, NamePool, NodeSpec, ObjectKind, ServiceSpec, SliceName, SliceSpec, service_cidrs,
+    Event, Interner, NodeSpec, ObjectKind, ServiceSpec, SliceName, SliceSpec, service_cidrs,
 };
 
 /// Converts the objects of one kind into events.
@@ -37,7 +37,7 @@ pub(super) trait Objects: Send {
     }
 }
 
-/// The Services.
+/// Converts Services into events.
 #[derive(Debug)]
 pub(super) struct ServiceObjects;
 
@@ -69,18 +69,19 @@ impl Objects for ServiceObjects {
     }
 }
 
+/// Converts `EndpointSlices` into events.
 #[derive(Debug, Default)]
-pub(super) struct Slices {
-    names: NamePool,
+pub(super) struct SliceObjects {
+    interner: Interner,
 }
 
-impl Slices {
+impl SliceObjects {
     fn name(&mut self, who: &Identifiers) -> SliceName {
-        SliceName { namespace: self.names.text(&who.namespace), name: who.name.as_str().into() }
+        SliceName { namespace: self.interner.text(&who.namespace), name: who.name.as_str().into() }
     }
 }
 
-impl Objects for Slices {
+impl Objects for SliceObjects {
     type Object = EndpointSlice;
     const KIND: ObjectKind = ObjectKind::Slice;
     const PATH: &'static str = "/apis/discovery.k8s.io/v1/endpointslices";
@@ -90,7 +91,7 @@ impl Objects for Slices {
     }
 
     fn applied(&mut self, object: &EndpointSlice) -> Option<Event> {
-        let slice = SliceSpec::of(object, &mut self.names);
+        let slice = SliceSpec::of(object, &mut self.interner);
         slice.map(|slice| Event::SliceApplied(Box::new(slice)))
     }
 
@@ -103,11 +104,11 @@ impl Objects for Slices {
     }
 }
 
-/// The Node object of this node.
+/// Converts the Node object of this node into events.
 #[derive(Debug)]
-pub(super) struct Nodes;
+pub(super) struct NodeObjects;
 
-impl Objects for Nodes {
+impl Objects for NodeObjects {
     type Object = Node;
     const KIND: ObjectKind = ObjectKind::Node;
     const PATH: &'static str = "/api/v1/nodes";
@@ -129,15 +130,15 @@ impl Objects for Nodes {
     }
 }
 
-/// `ServiceCIDRs`: few, and always reported as a whole.
+/// Converts `ServiceCIDRs` into events, each with all ranges: there are few.
 #[derive(Debug, Default)]
-pub(super) struct Cidrs {
+pub(super) struct CidrObjects {
     /// The names in the current list; `None` outside of a list.
     listed: Option<BTreeSet<String>>,
     by_name: BTreeMap<String, Vec<IpNet>>,
 }
 
-impl Cidrs {
+impl CidrObjects {
     fn all(&self) -> Option<Event> {
         // Events are not sent during a list, because its objects are known only in part.
         let all = || Event::ServiceCidrs(self.by_name.values().flatten().copied().collect());
@@ -151,7 +152,7 @@ impl Cidrs {
     }
 }
 
-impl Objects for Cidrs {
+impl Objects for CidrObjects {
     type Object = ServiceCidr;
     const KIND: ObjectKind = ObjectKind::ServiceCidr;
     const PATH: &'static str = "/apis/networking.k8s.io/v1/servicecidrs";

@@ -46,12 +46,15 @@ type Stamp = Option<(u64, u64, i64, i64)>;
 impl Renewed {
     /// Makes the first client and keeps it current. A wrong file is an error. The failure of a credential plugin is
     /// not: the plugin is run again.
-    pub(super) async fn start(server: Server, own: AddressUpdates) -> Result<Self, ClientError> {
+    pub(super) async fn start(
+        server: Server,
+        addresses: AddressUpdates,
+    ) -> Result<Self, ClientError> {
         let access = server.access().await?;
         let (files, has_plugin) = (access.files.clone(), access.has_plugin);
         let stamps = stamps(&files);
         log_route(&access);
-        let current = match made(&server, access, &own).await {
+        let current = match made(&server, access, &addresses).await {
             Ok(stack) => Ok(stack),
             // A plugin may depend on the network, which may need this agent.
             Err(error) if has_plugin => {
@@ -63,8 +66,14 @@ impl Renewed {
         };
         let shared =
             Arc::new(CurrentClient { current: Mutex::new(current), refused: Notify::new() });
-        let keeper =
-            Keeper { server, own, shared: Arc::downgrade(&shared), files, stamps, reported: None };
+        let keeper = Keeper {
+            server,
+            addresses,
+            shared: Arc::downgrade(&shared),
+            files,
+            stamps,
+            reported: None,
+        };
         drop(tokio::spawn(keeper.keep()));
         Ok(Self(shared))
     }
@@ -109,7 +118,7 @@ impl CurrentClient {
 /// Keeps the client current as long as it is in use.
 struct Keeper {
     server: Server,
-    own: AddressUpdates,
+    addresses: AddressUpdates,
     shared: Weak<CurrentClient>,
     files: Vec<PathBuf>,
     stamps: Vec<Stamp>,
@@ -146,7 +155,7 @@ impl Keeper {
                     log_route(&access);
                 }
                 self.stamps = stamps(&self.files);
-                made(&self.server, access, &self.own).await
+                made(&self.server, access, &self.addresses).await
             }
             Err(error) => {
                 // A file that is still being written is read again when it changes.
@@ -179,9 +188,13 @@ impl Keeper {
 }
 
 /// Builds a client in a thread of its own, as a credential plugin may block.
-async fn made(server: &Server, access: Access, own: &AddressUpdates) -> Result<Stack, ClientError> {
-    let own = own.clone();
-    let made = spawn_blocking(move || stack(&access, own)).await?;
+async fn made(
+    server: &Server,
+    access: Access,
+    addresses: &AddressUpdates,
+) -> Result<Stack, ClientError> {
+    let addresses = addresses.clone();
+    let made = spawn_blocking(move || stack(&access, addresses)).await?;
     made.map_err(|source| {
         let source = Box::new(source);
         match &server.kubeconfig {

@@ -31,10 +31,10 @@ pub(super) struct Sourced {
 }
 
 impl Sourced {
-    pub(super) fn new(stream: TokioIo<TcpStream>, own: AddressUpdates) -> Self {
+    pub(super) fn new(stream: TokioIo<TcpStream>, addresses: AddressUpdates) -> Self {
         let source = stream.inner().local_addr().map(|local| local.ip().to_canonical());
-        let gone: BoxFuture<'static, ()> = match (source, own) {
-            (Ok(source), Some(own)) => Box::pin(gone(source, own)),
+        let gone: BoxFuture<'static, ()> = match (source, addresses) {
+            (Ok(source), Some(addresses)) => Box::pin(gone(source, addresses)),
             _ => Box::pin(pending()),
         };
         Self { stream, gone, is_gone: false }
@@ -50,19 +50,18 @@ impl Sourced {
 }
 
 /// Waits until the host has had the address and lost it.
-async fn gone(source: IpAddr, mut own: Receiver<PublishedView>) {
+async fn gone(source: IpAddr, mut addresses: Receiver<PublishedView>) {
     let mut was_own = false;
     loop {
-        let is_own = own
-            .borrow_and_update()
-            .as_ref()
-            .is_some_and(|own| own.view.addresses.iter().any(|address| address.ip == source));
+        let is_own = addresses.borrow_and_update().as_ref().is_some_and(|published| {
+            published.view.addresses.iter().any(|address| address.ip == source)
+        });
         if was_own && !is_own {
             tracing::info!(%source, "source address of an API server connection is gone; reconnecting");
             return;
         }
         was_own |= is_own;
-        if own.changed().await.is_err() {
+        if addresses.changed().await.is_err() {
             // The addresses are no longer followed.
             return pending().await;
         }

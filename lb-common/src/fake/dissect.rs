@@ -145,10 +145,10 @@ fn network(bytes: &[u8], at: usize, layout: &mut Layout, prefix: &str) -> usize 
     if prefix.is_empty() {
         layout.parts = Some((at, end, next, whole && !later));
     }
-    if later { end } else { transport(bytes, (next, end), layout, prefix) }
+    if later { end } else { transport(bytes, next, end, layout, prefix) }
 }
 
-fn transport(bytes: &[u8], (next, at): (u8, usize), layout: &mut Layout, prefix: &str) -> usize {
+fn transport(bytes: &[u8], next: u8, at: usize, layout: &mut Layout, prefix: &str) -> usize {
     match next {
         6 if prefix.is_empty() => layout.add(at, &TCP, prefix),
         6 | 17 => layout.add(at, &UDP, prefix),

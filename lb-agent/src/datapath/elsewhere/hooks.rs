@@ -32,9 +32,9 @@ const FILTER_PROGRAM: u16 = 11;
 const CLSACT: [(Direction, u32); 2] =
     [(Direction::Ingress, 0xffff_fff2), (Direction::Egress, 0xffff_fff3)];
 
-/// A program at a hook, and the hook.
+/// A hook, and the program at it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct HookedProgram {
+pub(super) struct OccupiedHook {
     pub(super) kind: HookKind,
     /// Id of its link, if the kernel reports one.
     pub(super) link: Option<u32>,
@@ -62,7 +62,7 @@ pub(super) enum HookKind {
     },
 }
 
-impl HookedProgram {
+impl OccupiedHook {
     pub(super) const fn is_of_tc(&self) -> bool {
         matches!(self.kind, HookKind::Tcx { .. } | HookKind::Filter { .. })
     }
@@ -72,7 +72,7 @@ impl HookedProgram {
     }
 }
 
-impl fmt::Display for HookedProgram {
+impl fmt::Display for OccupiedHook {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             HookKind::Tcx { device } => write!(f, "interface {device}"),
@@ -84,35 +84,35 @@ impl fmt::Display for HookedProgram {
 }
 
 /// Returns every program at the hooks of this namespace's interfaces and of a cgroup.
-pub(super) fn all(cgroup: &Path) -> Vec<HookedProgram> {
+pub(super) fn all(cgroup: &Path) -> Vec<OccupiedHook> {
     let mut all = of_devices().unwrap_or_default();
     // A wrong `--cgroup` is reported where it is used.
     let Ok(cgroup) = File::open(cgroup) else { return all };
     for name in SOCKET_HOOKS {
         let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));
-        let hook = |program| HookedProgram { kind: HookKind::Socket { name }, link: None, program };
+        let hook = |program| OccupiedHook { kind: HookKind::Socket { name }, link: None, program };
         all.extend(hooked.unwrap_or_default().into_iter().map(hook));
     }
     all
 }
 
-fn of_devices() -> io::Result<Vec<HookedProgram>> {
+fn of_devices() -> io::Result<Vec<OccupiedHook>> {
     let socket = connect(NETLINK_ROUTE)?;
     let mut all = Vec::new();
     for (index, device, xdp) in devices(&socket)? {
         for direction in Direction::BOTH {
             // An interface may vanish during the walk; it then has no programs.
             let hooked = attached_programs(index, direction).unwrap_or_default();
-            all.extend(hooked.into_iter().map(|hooked| HookedProgram {
+            all.extend(hooked.into_iter().map(|hooked| OccupiedHook {
                 kind: HookKind::Tcx { device: device.clone() },
                 link: Some(hooked.link).filter(|link| *link != 0),
                 program: hooked.program,
             }));
         }
         let kind = HookKind::Xdp { device: device.clone() };
-        all.extend(xdp.map(|program| HookedProgram { kind, link: None, program }));
+        all.extend(xdp.map(|program| OccupiedHook { kind, link: None, program }));
         for (direction, parent) in CLSACT {
-            let filter = |(priority, handle, program)| HookedProgram {
+            let filter = |(priority, handle, program)| OccupiedHook {
                 kind: HookKind::Filter { device: device.clone(), direction, priority, handle },
                 link: None,
                 program,

@@ -61,16 +61,16 @@ pub(super) struct LoadOptions<'a> {
 }
 
 /// Loads the object and pins every program that a node needs.
-pub(super) fn load(sources: &LoadOptions<'_>) -> Result<Ebpf, Error> {
-    let mut ebpf = object_over(sources)?;
+pub(super) fn load(options: &LoadOptions<'_>) -> Result<Ebpf, Error> {
+    let mut ebpf = object_over(options)?;
     verify_all(&mut ebpf)?;
     connect_paths(&mut ebpf)?;
-    names().try_for_each(|name| pin_program(&mut ebpf, name, sources.programs))?;
-    if sources.packet_log != PacketLog::Off {
+    names().try_for_each(|name| pin_program(&mut ebpf, name, options.programs))?;
+    if options.packet_log != PacketLog::Off {
         // A program that is loaded later would log to a ring buffer of its own, which is not read.
         for name in L3 {
             load_program(&mut ebpf, name, SchedClassifier::load)?;
-            pin_program(&mut ebpf, name, sources.programs)?;
+            pin_program(&mut ebpf, name, options.programs)?;
         }
     }
     Ok(ebpf)
@@ -106,8 +106,8 @@ fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
 }
 
 /// Opens the object over the pinned maps; its programs are not verified yet.
-fn object_over(sources: &LoadOptions<'_>) -> Result<Ebpf, Error> {
-    let LoadOptions { maps, programs, sizes, packet_log } = *sources;
+fn object_over(options: &LoadOptions<'_>) -> Result<Ebpf, Error> {
+    let LoadOptions { maps, programs, sizes, packet_log } = *options;
     let mut loader = packet_log.loader();
     for (name, pin) in paths::pins(programs) {
         loader.map_pin_path(name, pin);
@@ -123,15 +123,15 @@ fn object_over(sources: &LoadOptions<'_>) -> Result<Ebpf, Error> {
 }
 
 /// Loads one more program and pins it.
-pub(super) fn load_and_pin(sources: &LoadOptions<'_>, name: &'static str) -> Result<(), Error> {
-    let program = load_apart(sources, name)?;
-    let path = sources.programs.join(name);
+pub(super) fn load_and_pin(options: &LoadOptions<'_>, name: &'static str) -> Result<(), Error> {
+    let program = load_apart(options, name)?;
+    let path = options.programs.join(name);
     syscall::pin(program.as_fd(), &path).map_err(pin(&path))
 }
 
 /// Loads a program from the object again; it is independent of an earlier copy.
-pub(super) fn load_apart(sources: &LoadOptions<'_>, name: &'static str) -> Result<OwnedFd, Error> {
-    let mut ebpf = object_over(sources)?;
+pub(super) fn load_apart(options: &LoadOptions<'_>, name: &'static str) -> Result<OwnedFd, Error> {
+    let mut ebpf = object_over(options)?;
     if name == XDP {
         load_program(&mut ebpf, XDP_PATH, Xdp::load)?;
         load_program(&mut ebpf, name, Xdp::load)?;

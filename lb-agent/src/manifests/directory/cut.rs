@@ -8,11 +8,11 @@ use crate::manifests::parse::Object;
 use crate::plan::ServiceName;
 use crate::snapshot::object::Metadata;
 use crate::snapshot::{
-    Findings, NamePool, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName, SliceSpec,
+    Findings, Interner, NodeSpec, SERVICE_NAME_LABEL, ServiceSpec, SliceName, SliceSpec,
     service_cidrs,
 };
 
-/// The identity of an object.
+/// The kind and name of an object, by which the directory tells objects apart.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum ObjectKey {
     Service(ServiceName),
@@ -45,7 +45,7 @@ pub(super) enum Spec {
 pub(super) fn cut(
     object: Object,
     node: &str,
-    names: &mut NamePool,
+    interner: &mut Interner,
     findings: &mut Findings,
 ) -> Option<(ObjectKey, Spec)> {
     let kind = object.kind();
@@ -64,7 +64,7 @@ pub(super) fn cut(
                 // Service.
                 port.name.get_or_insert_default();
             }
-            let slice = SliceSpec::of(&object, names);
+            let slice = SliceSpec::of(&object, interner);
             slice.map(|slice| (ObjectKey::Slice(slice.name.clone()), Spec::Slice(Box::new(slice))))
         }
         Object::Node(object) => match NodeSpec::of(&object) {
@@ -128,7 +128,7 @@ mod tests {
             let mut findings = Findings::of("file", "", "a.yaml");
             let mut ports = Vec::new();
             for object in contents(&text).unwrap().objects {
-                match cut(object, "here", &mut NamePool::default(), &mut findings) {
+                match cut(object, "here", &mut Interner::default(), &mut findings) {
                     Some((_, Spec::Service(spec))) => {
                         ports.extend(
                             spec.ports.iter().map(|port| (port.name.to_string(), port.port)),

@@ -2,11 +2,11 @@
 
 use super::device::{Hidden, Reason};
 use super::routes::{PodRoute, PodRoutes};
-use crate::node::view::{Link, LinkKind, NamespaceView};
+use crate::node::view::{Link, LinkKind, NetnsView};
 
 /// Returns the interfaces of a namespace that no program serves. `number` is the id of our namespace in that one.
 pub(super) fn hidden(
-    view: &NamespaceView,
+    view: &NetnsView,
     number: i32,
     namespace: &str,
     routes: &[PodRoute],

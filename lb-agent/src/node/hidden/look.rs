@@ -17,7 +17,7 @@ use super::device::Hidden;
 use super::inside::hidden;
 use super::routes::{PodRoute, route};
 use crate::netlink::{connect, list, message, next};
-use crate::node::view::{Link, LinkKind, NamespaceView};
+use crate::node::view::{Link, LinkKind, NetnsView};
 use crate::node::watch::events::read;
 
 /// Directories in which container runtimes name the namespaces of pods: containerd and CRI-O, and Docker.
@@ -61,7 +61,7 @@ fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Ve
     }
     setns(there.as_fd(), CloneFlags::CLONE_NEWNET)?;
     let socket = connect(NETLINK_ROUTE)?;
-    let mut view = NamespaceView::default();
+    let mut view = NetnsView::default();
     list(&socket, GET_LINK, &[0; LINK], |kind, body| {
         if let Some(RouteNetlinkMessage::NewLink(link)) = read(kind, body) {
             view.put_link(&link);

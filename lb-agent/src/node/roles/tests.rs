@@ -23,7 +23,7 @@ fn address(index: u32, text: &str) -> Address {
 }
 
 /// Makes a node with one uplink, a bridge with a bridged pod, a routed pod, a veth pair of its own and a tunnel.
-fn view() -> NamespaceView {
+fn view() -> NetnsView {
     let links = [
         link(1, "lo", LinkKind::Loopback),
         link(2, "eth0", LinkKind::Other),
@@ -40,7 +40,7 @@ fn view() -> NamespaceView {
         link(8, "flannel.1", LinkKind::Tunnel),
         link(9, "eth1", LinkKind::Other),
     ];
-    NamespaceView {
+    NetnsView {
         links: links.into_iter().map(|link| (link.index, link)).collect(),
         addresses: vec![
             address(1, "127.0.0.1"),
@@ -52,7 +52,7 @@ fn view() -> NamespaceView {
         ],
         routed: RoutedInterfaces { default: [2].into(), ..RoutedInterfaces::default() },
         hidden: Vec::new(),
-        ..NamespaceView::default()
+        ..NetnsView::default()
     }
 }
 
@@ -64,7 +64,7 @@ fn node() -> Identity {
     }
 }
 
-fn named(view: &NamespaceView, node: &Identity) -> Vec<(String, Role)> {
+fn named(view: &NetnsView, node: &Identity) -> Vec<(String, Role)> {
     assignments(view, node).into_iter().map(|it| (it.name, it.role)).collect()
 }
 
@@ -83,7 +83,7 @@ fn each_kind_of_interface_has_its_role() {
     assert!(unserved(&view(), &node()).is_empty(), "the bridge is served by its ports");
 }
 
-fn role(view: &NamespaceView, node: &Identity, name: &str) -> Option<Role> {
+fn role(view: &NetnsView, node: &Identity, name: &str) -> Option<Role> {
     assignments(view, node).into_iter().find(|it| it.name == name).map(|it| it.role)
 }
 
@@ -112,7 +112,7 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
 #[test]
 fn address_is_stranded_while_its_links_are_down_and_no_other_sends_with_it() {
     let (mut view, node) = (view(), node());
-    let stranded = |view: &NamespaceView| stranded(view, &assignments(view, &node));
+    let stranded = |view: &NetnsView| stranded(view, &assignments(view, &node));
     assert!(stranded(&view).is_empty());
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(stranded(&view), [Ip::from(ip("172.16.0.9"))].into());
@@ -332,7 +332,7 @@ fn node_ports_are_served_on_the_primary_address_or_on_all() {
 /// A packet that the program of a VLAN has translated leaves by the interface below.
 #[test]
 fn lower_interface_of_a_vlan_is_marked() {
-    let carries = |view: &NamespaceView| -> Vec<String> {
+    let carries = |view: &NetnsView| -> Vec<String> {
         let of = |it: &Assignment| it.device.flags & Device::CARRIES != 0;
         assignments(view, &node()).into_iter().filter(of).map(|it| it.name).collect()
     };

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::LinkMessage;
 
-use super::NamespaceView;
+use super::NetnsView;
 
 fn message(local: [u8; 4], peer: [u8; 4], prefix: u8) -> AddressMessage {
     let [local, peer] = [local, peer].map(|ip| IpAddr::V4(Ipv4Addr::from(ip)));
@@ -19,7 +19,7 @@ fn message(local: [u8; 4], peer: [u8; 4], prefix: u8) -> AddressMessage {
 fn address_of_two_networks_goes_once_for_each() {
     const OWN: [u8; 4] = [10, 0, 0, 5];
     let (mut view, [old, new]) =
-        (NamespaceView::default(), [24, 16].map(|prefix| message(OWN, OWN, prefix)));
+        (NetnsView::default(), [24, 16].map(|prefix| message(OWN, OWN, prefix)));
     for message in [&old, &new, &new] {
         view.put_address(message);
     }
@@ -34,7 +34,7 @@ fn address_of_two_networks_goes_once_for_each() {
 fn address_of_two_links_to_one_machine_goes_once_for_each() {
     const OWN: [u8; 4] = [10, 0, 0, 1];
     let [one, other] = [2, 3].map(|host| message(OWN, [10, 0, 0, host], 32));
-    let mut view = NamespaceView::default();
+    let mut view = NetnsView::default();
     for message in [&one, &other] {
         view.put_address(message);
     }
@@ -48,7 +48,7 @@ fn address_of_two_links_to_one_machine_goes_once_for_each() {
 fn link_that_comes_back_with_its_index_changes_the_view() {
     let mut link = LinkMessage::default();
     link.header.index = 7;
-    let mut view = NamespaceView::default();
+    let mut view = NetnsView::default();
     view.put_link(&link);
     let before = view.clone();
     view.put_link(&link);
@@ -56,7 +56,7 @@ fn link_that_comes_back_with_its_index_changes_the_view() {
     view.remove_link(&link);
     view.put_link(&link);
     assert_ne!(view.links, before.links, "its programs went with it");
-    let mut listed = NamespaceView::default();
+    let mut listed = NetnsView::default();
     listed.put_link(&link);
     let before = view.clone();
     view.replace(listed);

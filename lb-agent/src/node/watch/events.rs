@@ -8,13 +8,10 @@ use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
 use crate::node::routed::{Asks, RoutedInterfaces};
-use crate::node::view::NamespaceView;
+use crate::node::view::NetnsView;
 
 /// Applies an event. Returns false if the kernel dropped events before it, so that everything must be listed again.
-pub(super) fn apply(
-    view: &mut NamespaceView,
-    message: NetlinkMessage<RouteNetlinkMessage>,
-) -> bool {
+pub(super) fn apply(view: &mut NetnsView, message: NetlinkMessage<RouteNetlinkMessage>) -> bool {
     if let NetlinkPayload::Overrun(_) = message.payload {
         debug!("netlink dropped events; listing all interfaces");
         return false;
@@ -27,7 +24,7 @@ pub(super) fn apply(
 
 /// Applies the content of an event, or of one message of a list.
 #[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, four matter")]
-pub(in crate::node) fn put(view: &mut NamespaceView, message: &RouteNetlinkMessage) {
+pub(in crate::node) fn put(view: &mut NetnsView, message: &RouteNetlinkMessage) {
     match message {
         // A bridge reports its ports with the same message types, for its own address family and with fewer attributes.
         RouteNetlinkMessage::NewLink(link) if is_whole(link) => view.put_link(link),
@@ -76,7 +73,7 @@ mod tests {
             let payload = NetlinkPayload::<RouteNetlinkMessage>::Overrun(Vec::new());
             NetlinkMessage::new(NetlinkHeader::default(), payload)
         };
-        assert!(!apply(&mut NamespaceView::default(), overrun()));
+        assert!(!apply(&mut NetnsView::default(), overrun()));
         assert_eq!(apply_route(&mut RoutedInterfaces::default(), overrun()), Asks::List);
     }
 }

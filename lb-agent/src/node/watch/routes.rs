@@ -14,9 +14,9 @@ use crate::node::routed::RoutedInterfaces;
 /// Shortest interval between lists of all routes.
 const EACH: Duration = Duration::from_secs(1);
 
-/// The lists of all routes: the time of the last one, and whether another one is due.
+/// The schedule of lists of all routes: the time of the last one, and whether another one is due.
 #[derive(Debug, Default)]
-pub(super) struct RouteLists {
+pub(super) struct RouteSchedule {
     /// How the need for another list was learnt; `None` if none is due.
     due: Option<ChangeSource>,
     /// Start of the last list.
@@ -35,7 +35,7 @@ struct Listing {
     before: RoutedInterfaces,
 }
 
-impl RouteLists {
+impl RouteSchedule {
     /// Starts again with new sockets: a list from the old ones is void, and events may have been missed between them.
     pub(super) fn restart(&mut self) {
         (self.due, self.listing) = (Some(ChangeSource::List), None);

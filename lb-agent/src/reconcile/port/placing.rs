@@ -7,7 +7,7 @@ use lb_common::addr::Endpoint;
 use lb_common::service::{Backend, BackendId, ServiceId, Set};
 
 use super::reading::{self, at, members, row};
-use super::{Members, ProgrammedPort};
+use super::{Members, MirroredPort};
 use crate::plan::{EndpointPlan, PortPlan};
 use crate::reconcile::capacity::{Capacity, Lack};
 use crate::reconcile::frontends::key;
@@ -24,7 +24,7 @@ impl Reconciler {
         transaction: &mut Transaction,
     ) -> Result<(), Lack> {
         // The port is taken out, because `check` needs the rest of `self` beside it.
-        let mut port = self.ports.take(id).unwrap_or_else(|| Box::new(ProgrammedPort::empty(plan)));
+        let mut port = self.ports.take(id).unwrap_or_else(|| Box::new(MirroredPort::empty(plan)));
         let placed = self.check(id, plan, &port).and_then(|()| self.capacity.sets(&port, plan));
         if let Ok(sets) = placed {
             self.capacity.replace(id, &mut port, plan, sets, now + GRACE, transaction);
@@ -39,14 +39,14 @@ impl Reconciler {
         placed.map(|_| ())
     }
 
-    fn check(&self, id: ServiceId, plan: &PortPlan, port: &ProgrammedPort) -> Result<(), Lack> {
+    fn check(&self, id: ServiceId, plan: &PortPlan, port: &MirroredPort) -> Result<(), Lack> {
         let is_new = self.names.get(&plan.key).is_none() && port.is_empty();
         let Capacity { limits, rows, lines, sources } = &self.capacity;
-        let enough = |refusal, limit: u32, used: usize, needed: usize, whole| {
+        let enough = |full, limit: u32, used: usize, needed: usize, whole| {
             let free = (limit as usize).saturating_sub(used);
             // New ports leave a reserve, so that known ones can still change when the map is nearly full.
             let needed_all = needed + Limits::reserve(limit, is_new);
-            let lack = Lack { refusal, needed: needed_all, whole };
+            let lack = Lack { full, needed: needed_all, whole };
             if needed == 0 || free >= needed_all { Ok(()) } else { Err(lack) }
         };
         let frontends = plan.frontends.iter();
@@ -71,7 +71,7 @@ impl Capacity {
     /// Allocates lines for the sets that change; `None` for a set that stays.
     fn sets(
         &mut self,
-        port: &ProgrammedPort,
+        port: &MirroredPort,
         plan: &PortPlan,
     ) -> Result<(Option<Set>, Option<Set>), Lack> {
         let member = |is: fn(&EndpointPlan) -> bool| members(plan, is);
@@ -110,7 +110,7 @@ impl Capacity {
         match set.lines() {
             0 => Ok(set),
             lines => {
-                let lack = Lack { refusal: FullMap::Slots, needed: lines as usize, whole };
+                let lack = Lack { full: FullMap::Slots, needed: lines as usize, whole };
                 let range = self.lines.take(lines).ok_or(lack)?;
                 Ok(Set { line: range.line, ..set })
             }
@@ -121,7 +121,7 @@ impl Capacity {
     pub(in crate::reconcile) fn abandon(
         &mut self,
         id: ServiceId,
-        port: &ProgrammedPort,
+        port: &MirroredPort,
         now: Duration,
         transaction: &mut Transaction,
     ) {
@@ -141,14 +141,14 @@ impl Capacity {
     fn replace(
         &mut self,
         id: ServiceId,
-        port: &mut ProgrammedPort,
+        port: &mut MirroredPort,
         plan: &PortPlan,
         (cluster, local): (Option<Set>, Option<Set>),
         due: Duration,
         transaction: &mut Transaction,
     ) {
         let old_ranges = port.ranges();
-        let wanted = ProgrammedPort::wanted_rows(plan, id);
+        let wanted = MirroredPort::wanted_rows(plan, id);
         for (endpoint, backend) in &wanted {
             if let Some(row) = port.rows.get(endpoint) {
                 // Bits that come are set before the switch, bits that go are cleared after it.
@@ -185,7 +185,7 @@ impl Capacity {
     }
 }
 
-impl ProgrammedPort {
+impl MirroredPort {
     /// Returns the row of each endpoint.
     fn wanted_rows(plan: &PortPlan, id: ServiceId) -> BTreeMap<Endpoint, Backend> {
         plan.endpoints.iter().map(|endpoint| (at(endpoint), row(endpoint, id))).collect()

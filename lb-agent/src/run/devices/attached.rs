@@ -7,7 +7,7 @@ use tracing::{info, warn};
 
 use crate::datapath::Role;
 use crate::maps::Maps;
-use crate::node::{Assignment, Link, NamespaceView};
+use crate::node::{Assignment, Link, NetnsView};
 
 /// The interfaces with programs, and the flags that their rows have besides those of the [`Assignment`]; by interface
 /// index.
@@ -53,7 +53,7 @@ impl Attached {
     }
 
     /// Returns the links of the external interfaces, those without a link-layer header included.
-    pub(super) fn external<'a>(&self, view: &'a NamespaceView) -> Vec<&'a Link> {
+    pub(super) fn external<'a>(&self, view: &'a NetnsView) -> Vec<&'a Link> {
         let is_external = |role| matches!(role, Role::External | Role::L3);
         let external = self.devices.values().filter(|device| is_external(device.role));
         external.filter_map(|device| view.links.get(&device.index)).collect()

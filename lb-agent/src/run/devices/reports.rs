@@ -2,7 +2,7 @@
 
 use tracing::warn;
 
-use crate::node::{Identity, NamespaceView, ambiguous, unreadable, unserved};
+use crate::node::{Identity, NetnsView, ambiguous, unreadable, unserved};
 
 /// Interfaces that an operator should look at.
 #[derive(Debug, Default)]
@@ -19,7 +19,7 @@ pub(super) struct Reports {
 
 impl Reports {
     /// Makes the reports for the current interfaces and routes.
-    pub(super) fn of(view: &NamespaceView, identity: &Identity) -> Self {
+    pub(super) fn of(view: &NetnsView, identity: &Identity) -> Self {
         Self {
             ambiguous: ambiguous(view, identity),
             unreadable: unreadable(view, identity),

@@ -19,9 +19,11 @@ struct Small {
 }
 
 impl WriteTarget for Small {
-    fn apply(&mut self, op: &Op) -> Result<(), Error> {
-        let full =
-            || Error::Batch { map: "SERVICES", source: io::Error::from_raw_os_error(libc::E2BIG) };
+    fn apply(&mut self, op: &Op) -> Result<(), maps::Error> {
+        let full = || maps::Error::Batch {
+            map: "SERVICES",
+            source: io::Error::from_raw_os_error(libc::E2BIG),
+        };
         match op {
             Op::PutService { frontend, service } => {
                 if self.is_short || !self.has(frontend) && self.services.len() >= self.capacity {

@@ -10,7 +10,7 @@ use lb_common::forward::{Next, Scratch, is_local_only};
 use lb_common::service::{Backend, Flags, Frontend, Service};
 use serde::Serialize;
 
-use super::origin::ClientPlace;
+use super::origin::PacketOrigin;
 use super::remedy::{meaning, remedy};
 use super::{ClientPacket, Passed};
 use crate::cli::Output;
@@ -108,8 +108,8 @@ impl Explanation {
 pub(super) fn explain(
     settings: &Settings,
     state_file: &StateFile,
-    origin: &ClientPlace,
-    question: &ClientPacket,
+    origin: &PacketOrigin,
+    asked: &ClientPacket,
     found: Option<(Frontend, Service)>,
     Passed { verdict, scratch }: &Passed,
 ) -> Explanation {
@@ -129,7 +129,7 @@ pub(super) fn explain(
     let place = if is_near { "on this node" } else { "on another node" };
     let backend_is = (arrives && scratch.next == Next::First).then_some(place);
     // A socket hook has chosen before any packet exists, so a packet to the frontend never leaves.
-    let by_socket = question.protocol == Protocol::TCP && origin.has_hooks(settings, service);
+    let by_socket = asked.protocol == Protocol::TCP && origin.has_hooks(settings, service);
     let flow = arrives.then_some(match (by_socket, is_begun) {
         (true, _) => "none: connect(2) chooses a backend for each socket, this one is an example",
         (false, true) => "begins with this packet",

@@ -13,9 +13,9 @@ use crate::maps::Maps;
 use crate::show::Error;
 use crate::syscall::{device_index, device_name};
 
-/// The place of a client: the hook that its packet passes first.
+/// The origin of a client's packet: the interface at which it is handled first, the role there, and the direction.
 #[derive(Debug)]
-pub(super) struct ClientPlace {
+pub(super) struct PacketOrigin {
     /// The index of the interface.
     pub(super) device: u32,
     pub(super) role: Role,
@@ -25,19 +25,19 @@ pub(super) struct ClientPlace {
     bridge: Option<u32>,
 }
 
-impl ClientPlace {
+impl PacketOrigin {
     pub(super) fn find(
         maps: &Maps,
         settings: &Settings,
-        question: &ClientPacket,
+        asked: &ClientPacket,
     ) -> Result<Self, Error> {
-        let from = question.from.ip();
+        let from = asked.from.ip();
         let is_node = from.is_loopback() || is_own(maps, from)?;
         // With an interface, a packet from the node's own address is one that arrives from outside.
-        if is_node && question.device.is_none() {
-            return Self::node(maps, settings, question);
+        if is_node && asked.device.is_none() {
+            return Self::node(maps, settings, asked);
         }
-        let device = match &question.device {
+        let device = match &asked.device {
             Some(name) => device_index(name).ok_or_else(|| Error::NoInterface(name.clone()))?,
             None => route::to(from).map_err(|source| Error::NoRoute { to: from, source })?.device,
         };
@@ -48,16 +48,16 @@ impl ClientPlace {
     }
 
     /// Finds the interface of a packet of this node: `lo` for its own addresses, else that of the route.
-    fn node(maps: &Maps, settings: &Settings, question: &ClientPacket) -> Result<Self, Error> {
-        let to = question.to.ip();
+    fn node(maps: &Maps, settings: &Settings, asked: &ClientPacket) -> Result<Self, Error> {
+        let to = asked.to.ip();
         if to.is_loopback() || is_own(maps, to)? {
             let device = Role::LOOPBACK;
             return Ok(Self { device, role: Role::Host, is_node: true, bridge: None });
         }
         let device = route::to(to).map_err(|source| Error::NoRouteOut { to, source })?.device;
         let row = maps.device(device)?;
-        let is_connected = question.protocol == Protocol::TCP
-            && settings.node.socket_mode != Settings::SOCKETS_OFF;
+        let is_connected =
+            asked.protocol == Protocol::TCP && settings.node.socket_mode != Settings::SOCKETS_OFF;
         // The hooks of sockets need no program on the way out.
         let row = row.or_else(|| is_connected.then(Device::default));
         let row = row.ok_or_else(|| Error::NotServed(name(device)))?;
@@ -103,7 +103,7 @@ fn name(device: u32) -> String {
 }
 
 /// Returns any port of a bridge, if packets are treated alike on all of them.
-fn port_of(maps: &Maps, bridge: u32) -> Result<ClientPlace, Error> {
+fn port_of(maps: &Maps, bridge: u32) -> Result<PacketOrigin, Error> {
     let mut ports = maps.devices()?;
     ports.retain(|(_, row)| row.bridge == bridge);
     let kind = |row: &Device| row.flags & (Device::POD | Device::LOCAL_CLIENTS);
@@ -113,5 +113,5 @@ fn port_of(maps: &Maps, bridge: u32) -> Result<ClientPlace, Error> {
     if ports.iter().any(|(_, other)| kind(other) != kind(&row)) {
         return Err(Error::SeveralPorts(name(bridge)));
     }
-    Ok(ClientPlace { device, role: role(&row), is_node: false, bridge: Some(bridge) })
+    Ok(PacketOrigin { device, role: role(&row), is_node: false, bridge: Some(bridge) })
 }

@@ -7,7 +7,7 @@ use crate::snapshot::object::{HEADLESS_LABEL, SERVICE_NAME_LABEL, TRIGGER_TIME};
 
 fn slice(object: Value) -> SliceSpec {
     let object = serde_json::from_value(object).expect("an EndpointSlice");
-    SliceSpec::of(&object, &mut NamePool::default()).expect("a name")
+    SliceSpec::of(&object, &mut Interner::default()).expect("a name")
 }
 
 fn with_endpoints(endpoints: impl Into<Value>) -> SliceSpec {

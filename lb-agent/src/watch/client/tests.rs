@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout};
 
 use super::*;
 use crate::node::watch::Published;
-use crate::node::{Address, ChangeSource, NamespaceView};
+use crate::node::{Address, ChangeSource, NetnsView};
 
 async fn refused(server: Server) -> String {
     match server.client(None, None).await {
@@ -187,8 +187,8 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
     drop(tokio::spawn(async { axum::serve(listener, router).await }));
     let directory = tempfile::tempdir().expect("a directory");
     let file = kubeconfig(&directory, &of(&address, "", "token: t"));
-    let (shows, own) = watch::channel(None);
-    let client = Server { kubeconfig: Some(file), master: None }.client(None, Some(own)).await;
+    let (shows, updates) = watch::channel(None);
+    let client = Server { kubeconfig: Some(file), master: None }.client(None, Some(updates)).await;
     let client = client.expect("a client");
     let ask = || async {
         let request = Request::get("/").body(Body::empty()).expect("a request");
@@ -206,7 +206,7 @@ async fn an_answer_ends_at_once_when_the_source_address_of_its_connection_is_gon
             is_global: false,
             is_preferred: true,
         });
-        let view = NamespaceView { addresses: addresses.collect(), ..NamespaceView::default() };
+        let view = NetnsView { addresses: addresses.collect(), ..NetnsView::default() };
         let (view, at) = (Arc::new(view), std::time::Instant::now());
         shows.send_replace(Some(Published { view, source: ChangeSource::Event, at }))
     };

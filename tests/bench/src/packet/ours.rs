@@ -71,7 +71,7 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
     let mut keys = Vec::new();
     for position in positions {
         for side in [Side::EGRESS, Side::INGRESS] {
-            keys.push(entry(&mut node, kind, flows, position, pair, side));
+            keys.push(entry(&mut node, position, kind, flows, pair, side));
         }
     }
     (node, keys)
@@ -83,9 +83,9 @@ fn rings(kind: Kind, flows: usize, pair: Pair) -> (Fake, Vec<FlowKey>) {
 /// both are the entries of one open flow, so the ring does not expire while the tables are filled and measured.
 fn entry(
     node: &mut Fake,
+    position: usize,
     kind: Kind,
     flows: usize,
-    position: usize,
     pair: Pair,
     side: Side,
 ) -> FlowKey {
