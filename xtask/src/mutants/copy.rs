@@ -61,7 +61,7 @@ impl Copy {
                 .iter()
                 .filter(|(number, mutant)| !refused.contains(*number) && mutant.is_in_function());
             let woven = self.weave(&files, left)?;
-            match self.compile()? {
+            match self.compile("mutants/build", "1")? {
                 Ok(tests) => return Ok(Built { tests, woven }),
                 Err(more) if more.is_empty() => bail!("the code with mutants does not compile"),
                 Err(more) => refused.extend(more),
@@ -100,15 +100,37 @@ impl Copy {
         Ok(woven)
     }
 
+    /// Removes all mutants from these files and from the library around them.
+    pub(super) fn unweave(&self, files: &BTreeSet<&Path>) -> Result<()> {
+        self.restore(Path::new("lb-common/src/lib.rs"))?;
+        files.iter().try_for_each(|file| self.restore(file))
+    }
+
+    /// Gives a file of the copy its original content.
+    pub(super) fn restore(&self, file: &Path) -> Result<()> {
+        put(&self.root.join(file), &fs::read(workspace::root().join(file))?)
+    }
+
+    /// Builds the tests with one mutant alone; `None` if the compiler refuses it.
+    pub(super) fn build_alone(&self, number: u32, mutant: &Mutant) -> Result<Option<Built>> {
+        let code = fs::read_to_string(workspace::root().join(&mutant.file))?;
+        let code = mutant.applied(&code).with_context(|| mutant.name.clone())?;
+        put(&self.root.join(&mutant.file), code.as_bytes())?;
+        // Without optimization: here the build takes longer than the tests.
+        let tests = self.compile("mutants/alone", "0")?;
+        self.restore(&mutant.file)?;
+        Ok(tests.ok().map(|tests| Built { tests, woven: BTreeSet::from([number]) }))
+    }
+
     /// Compiles the tests; returns the test program, or the numbers of the mutants that cause errors.
-    fn compile(&self) -> Result<Result<PathBuf, BTreeSet<u32>>> {
+    fn compile(&self, target: &str, level: &str) -> Result<Result<PathBuf, BTreeSet<u32>>> {
         let output = shell::cargo()
             .current_dir(&self.root)
             .args(["test", "--package", "lb-common", "--lib", "--no-run"])
             .args(["--message-format", "json"])
-            .env("CARGO_TARGET_DIR", workspace::target().join("mutants/build"))
+            .env("CARGO_TARGET_DIR", workspace::target().join(target))
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
-            .env("CARGO_PROFILE_DEV_OPT_LEVEL", "1")
+            .env("CARGO_PROFILE_DEV_OPT_LEVEL", level)
             .env("RUSTFLAGS", "--cap-lints allow")
             .env("RUSTC_BOOTSTRAP", "1")
             .stdin(Stdio::null())

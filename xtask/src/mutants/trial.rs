@@ -9,6 +9,7 @@ use std::thread;
 use anyhow::{Result, ensure};
 
 use super::copy::{Built, Copy};
+use super::listed::Mutant;
 
 /// The limit in seconds for the tests with a mutant; without one they take two. It detects endless loops.
 const LIMIT: &str = "20";
@@ -24,8 +25,8 @@ pub(super) enum Outcome {
     TimedOut,
     /// No test failed.
     Missed,
-    /// The mutant is not in the code: the compiler refuses it, or it is in a constant.
-    NotWoven,
+    /// The compiler refuses the mutant.
+    Refused,
 }
 
 impl Outcome {
@@ -35,7 +36,7 @@ impl Outcome {
             Self::Caught => "caught",
             Self::TimedOut => "caught by time",
             Self::Missed => "missed",
-            Self::NotWoven => "not woven",
+            Self::Refused => "refused by the compiler",
         }
     }
 }
@@ -47,6 +48,25 @@ pub(super) fn without(copy: &Copy, built: &Built) -> Result<()> {
         "the tests fail without a mutant\nremedy: cargo test -p lb-common"
     );
     Ok(())
+}
+
+/// Tries mutants that cannot be woven, such as those in constants: each in a build of its own.
+pub(super) fn alone<'a>(
+    copy: &Copy,
+    mutants: impl Iterator<Item = (&'a u32, &'a Mutant)>,
+    report: impl Fn(u32),
+) -> Result<BTreeMap<u32, Outcome>> {
+    let mut outcomes = BTreeMap::new();
+    for (number, mutant) in mutants {
+        let built = copy.build_alone(*number, mutant)?;
+        // The program has this mutant whichever one is selected.
+        let outcome = built.map_or(Outcome::Refused, |built| run(copy, &built, *number));
+        if outcome == Outcome::Missed {
+            report(*number);
+        }
+        outcomes.insert(*number, outcome);
+    }
+    Ok(outcomes)
 }
 
 /// Tries each woven mutant, `jobs` at a time; a missed one is passed to `told` at once.
