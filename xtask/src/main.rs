@@ -62,7 +62,7 @@ enum Command {
     /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
     #[command(alias = "fuzz-twin")]
     FuzzDifferential(differential::Fuzz),
-    /// Mutation test of the data path: does a host test detect each small change? (cold 25 min, warm 20 min)
+    /// Mutation test of the data path: does a host test detect each small change? (cold 12 min, warm 8 min)
     ///
     /// Mutants that no test can detect are listed with a reason in .cargo/mutants.toml; figures are in docs/proofs.md.
     Mutants(mutants::Options),

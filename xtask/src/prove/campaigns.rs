@@ -169,7 +169,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "mutants",
         proves: "a host test detects each small change of the data path",
-        expected: "cold 25 min, warm 20 min",
+        expected: "cold 12 min, warm 8 min",
         work: &[Work::Command(&["mutants"])],
     },
     Campaign {
