@@ -2,8 +2,8 @@
 //! them.
 //!
 //! cargo-mutants lists the changes. All of them are woven into one copy of lb-common, and an environment variable
-//! selects one when the tests run, so 1,500 mutants cost one build; those in constants cost one each. `.cargo/mutants.toml` names the mutants that no
-//! test can detect, with the reasons; figures are in `docs/proofs.md`.
+//! selects one when the tests run, so 1,500 mutants cost one build; those in constants cost one each.
+//! `.cargo/mutants.toml` names the mutants that no test can detect, with the reasons; figures are in `docs/proofs.md`.
 
 mod copy;
 mod listed;
@@ -43,7 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let copy = Copy::new()?;
     let built =
         step(format!("build of {} mutants", mutants.len()), "cold 3 min", || copy.build(&mutants))?;
-    step("tests without a mutant", "2 s", || trial::without(&copy, &built))?;
+    step("tests without a mutant", "2 s", || trial::without(&copy, &built.tests))?;
     let missed = |number| {
         if let Some(mutant) = mutants.get(&number) {
             println!("    missed: {}", mutant.name);
@@ -58,8 +58,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         .filter(|(number, it)| !built.woven.contains(*number) && it.genre != Genre::FnValue)
         .collect();
     outcomes.extend(step(format!("builds of {} mutants alone", alone.len()), "4 min", || {
-        copy.unweave(&mutants.values().map(|mutant| &*mutant.file).collect())?;
-        trial::alone(&copy, alone.into_iter(), missed)
+        let plain = copy.build_plain(&mutants)?;
+        trial::without(&copy, &plain)?;
+        trial::alone(&copy, &alone, missed)
     })?);
     report(&mutants, &outcomes)
 }

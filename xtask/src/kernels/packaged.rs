@@ -52,14 +52,18 @@ pub(crate) fn fetch(version: &str, suite: &str, cache: &Path) -> Result<Kernel> 
         let release = name.trim_end_matches("-unsigned").trim_start_matches("linux-image-");
         let release = release.replace(['.', '+'], "[.+]");
         let modules = archive.names(&format!("^linux-(modules|binary)-{release}$"))?;
+        // Half a kernel is never used: neither as the whole one, nor as a part of the next.
         let unpacked = directory.join("root.new");
+        if unpacked.exists() {
+            fs::remove_dir_all(&unpacked)
+                .with_context(|| format!("remove {}", unpacked.display()))?;
+        }
         for package in modules.iter().chain([name]) {
             let package = archive.download(package)?;
             let mut unpack = Command::new("dpkg-deb");
             let _: &mut Command = unpack.arg("-x").arg(&package).arg(&unpacked);
             shell::run(&mut unpack, "remove the cache directory and run this command again")?;
         }
-        // Half a kernel is never used again.
         fs::rename(&unpacked, &root).with_context(|| format!("rename {}", unpacked.display()))?;
     }
     let release = only(&modules_of(&root))?;

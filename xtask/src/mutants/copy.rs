@@ -100,26 +100,29 @@ impl Copy {
         Ok(woven)
     }
 
-    /// Removes all mutants from these files and from the library around them.
-    pub(super) fn unweave(&self, files: &BTreeSet<&Path>) -> Result<()> {
-        self.restore(Path::new("lb-common/src/lib.rs"))?;
-        files.iter().try_for_each(|file| self.restore(file))
+    /// Removes all mutants from the copy, and builds the tests.
+    pub(super) fn build_plain(&self, mutants: &BTreeMap<u32, Mutant>) -> Result<PathBuf> {
+        let files: BTreeSet<&Path> = mutants.values().map(|mutant| &*mutant.file).collect();
+        for file in files.into_iter().chain([Path::new("lb-common/src/lib.rs")]) {
+            put(&self.root.join(file), &fs::read(workspace::root().join(file))?)?;
+        }
+        self.compile_alone()?.context("the code without mutants does not compile")
     }
 
-    /// Gives a file of the copy its original content.
-    pub(super) fn restore(&self, file: &Path) -> Result<()> {
-        put(&self.root.join(file), &fs::read(workspace::root().join(file))?)
+    /// Builds the tests of the copy without mutants with this one alone; `None` if the compiler refuses it.
+    pub(super) fn build_alone(&self, mutant: &Mutant) -> Result<Option<PathBuf>> {
+        let file = self.root.join(&mutant.file);
+        let plain = fs::read_to_string(&file)?;
+        let code = mutant.applied(&plain).with_context(|| mutant.name.clone())?;
+        put(&file, code.as_bytes())?;
+        let tests = self.compile_alone();
+        put(&file, plain.as_bytes())?;
+        tests
     }
 
-    /// Builds the tests with one mutant alone; `None` if the compiler refuses it.
-    pub(super) fn build_alone(&self, number: u32, mutant: &Mutant) -> Result<Option<Built>> {
-        let code = fs::read_to_string(workspace::root().join(&mutant.file))?;
-        let code = mutant.applied(&code).with_context(|| mutant.name.clone())?;
-        put(&self.root.join(&mutant.file), code.as_bytes())?;
-        // Without optimization: here the build takes longer than the tests.
-        let tests = self.compile("mutants/alone", "0")?;
-        self.restore(&mutant.file)?;
-        Ok(tests.ok().map(|tests| Built { tests, woven: BTreeSet::from([number]) }))
+    /// Compiles the tests without optimization, because here the build takes longer than they do.
+    fn compile_alone(&self) -> Result<Option<PathBuf>> {
+        Ok(self.compile("mutants/alone", "0")?.ok())
     }
 
     /// Compiles the tests; returns the test program, or the numbers of the mutants that cause errors.

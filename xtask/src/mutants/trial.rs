@@ -1,6 +1,7 @@
 //! The trials: one run of the tests for each mutant.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,34 +43,34 @@ impl Outcome {
 }
 
 /// Checks that the tests pass without a mutant.
-pub(super) fn without(copy: &Copy, built: &Built) -> Result<()> {
+pub(super) fn without(copy: &Copy, tests: &Path) -> Result<()> {
     ensure!(
-        run(copy, built, 0) == Outcome::Missed,
+        run(copy, tests, 0) == Outcome::Missed,
         "the tests fail without a mutant\nremedy: cargo test -p lb-common"
     );
     Ok(())
 }
 
 /// Tries mutants that cannot be woven, such as those in constants: each in a build of its own.
-pub(super) fn alone<'a>(
+pub(super) fn alone(
     copy: &Copy,
-    mutants: impl Iterator<Item = (&'a u32, &'a Mutant)>,
+    mutants: &[(&u32, &Mutant)],
     report: impl Fn(u32),
 ) -> Result<BTreeMap<u32, Outcome>> {
     let mut outcomes = BTreeMap::new();
     for (number, mutant) in mutants {
-        let built = copy.build_alone(*number, mutant)?;
         // The program has this mutant whichever one is selected.
-        let outcome = built.map_or(Outcome::Refused, |built| run(copy, &built, *number));
+        let tests = copy.build_alone(mutant)?;
+        let outcome = tests.map_or(Outcome::Refused, |tests| run(copy, &tests, **number));
         if outcome == Outcome::Missed {
-            report(*number);
+            report(**number);
         }
-        outcomes.insert(*number, outcome);
+        outcomes.insert(**number, outcome);
     }
     Ok(outcomes)
 }
 
-/// Tries each woven mutant, `jobs` at a time; a missed one is passed to `told` at once.
+/// Tries each woven mutant, `jobs` at a time; a missed one is passed to `report` at once.
 pub(super) fn all(
     copy: &Copy,
     built: &Built,
@@ -80,7 +81,7 @@ pub(super) fn all(
     let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
     let work = || {
         while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let outcome = run(copy, built, *number);
+            let outcome = run(copy, &built.tests, *number);
             if outcome == Outcome::Missed {
                 report(*number);
             }
@@ -97,9 +98,9 @@ pub(super) fn all(
     outcomes.into_inner().unwrap_or_default()
 }
 
-fn run(copy: &Copy, built: &Built, number: u32) -> Outcome {
+fn run(copy: &Copy, tests: &Path, number: u32) -> Outcome {
     let status = Command::new("timeout")
-        .args([LIMIT.as_ref(), built.tests.as_os_str()])
+        .args([LIMIT.as_ref(), tests.as_os_str()])
         // Every mutant gets the same random cases, and the first failure ends the run.
         .args(["--quiet", "--test-threads", "1", "-Z", "unstable-options", "--fail-fast"])
         .env("LB_MUTANT", number.to_string())
