@@ -75,6 +75,16 @@ fn download(from: &Member, asked: &[Ask]) -> Result<u32> {
     Ok(whole)
 }
 
+/// Downloads from a client outside and from a pod at once; returns the number of whole ones.
+fn download_both(rig: &Rig, outside: &[Ask], inside: &[Ask]) -> Result<u32> {
+    let (client, pod) = (rig.client(), rig.pod(0, 0)?);
+    thread::scope(|scope| {
+        let one = scope.spawn(|| download(client, outside));
+        let whole = download(pod, inside)?;
+        Ok(whole + one.join().map_err(|_panic| anyhow::anyhow!("a client ended early"))??)
+    })
+}
+
 fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let mut services = Vec::new();
@@ -84,6 +94,12 @@ fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()
         rig.manifests().apply(&service)?;
         services.push(service);
     }
+    lose(rig.node(0)?)?;
+    let addresses = [rig.pod(0, 1)?, rig.pod(1, 1)?].map(|it| it.addresses());
+    let direct = |family| addresses.map(|it| Ask::tcp(it.socket(family, TARGET)));
+    let direct: Vec<Ask> = Family::ALL.into_iter().flat_map(direct).collect();
+    // The same path and the same loss, by plain routing to the pods.
+    let plain = download_both(&rig, &direct, &direct)?;
     rig.start_agents(&[])?;
     let node = rig.node(0)?;
     let node_ports =
@@ -91,21 +107,18 @@ fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()
     let outside: Vec<Ask> = Family::ALL.into_iter().flat_map(node_ports).collect();
     let of = |service: &Service| Family::ALL.map(|family| Ask::tcp(service.frontend(family)));
     let inside: Vec<Ask> = services.iter().flat_map(of).collect();
-    lose(node)?;
-    let (client, pod): (&Member, &Member) = (rig.client(), rig.pod(0, 0)?);
     let backends: [&Member; 2] = [rig.pod(0, 1)?, rig.pod(1, 1)?];
-    let addresses = backends.map(Member::addresses);
-    let ends = [client, pod].into_iter().chain(backends);
+    let ends = [rig.client(), rig.pod(0, 0)?].into_iter().chain(backends);
     ends.clone().try_for_each(|it| watch(it, &addresses))?;
-    let whole = thread::scope(|scope| -> Result<u32> {
-        let one = scope.spawn(|| download(client, &outside));
-        let whole = download(pod, &inside)?;
-        Ok(whole + one.join().map_err(|_panic| anyhow::anyhow!("a client ended early"))??)
-    })?;
+    let whole = download_both(&rig, &outside, &inside)?;
     let lost = node.netns().tool("nft", &["list", "table", "inet", "loss"])?;
     ensure!(!lost.contains("counter packets 0 "), "no packet was lost: {lost}");
     ends.into_iter().try_for_each(nothing_foreign_came)?;
     NAMES.iter().try_for_each(|name| rig.agent(0)?.until_no_flow(name, TARGET))?;
-    campaign::figure(&format!("whole downloads with 2 % loss, {shape:?} pods"), whole, "downloads");
+    ensure!(whole == plain, "{whole} whole downloads through Services, {plain} by plain routing");
+    for (path, count) in [("", whole), (" by plain routing", plain)] {
+        let name = format!("whole downloads{path} with 2 % loss, {shape:?} pods");
+        campaign::figure(&name, count, "downloads");
+    }
     Ok(())
 }
