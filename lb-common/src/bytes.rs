@@ -1,7 +1,7 @@
 //! A packet of plain bytes that behaves as an skb or as an XDP frame does in the kernel.
 
 use core::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::vec;
 use std::vec::Vec;
 
@@ -45,6 +45,8 @@ pub struct Bytes {
     pub copies: u32,
     /// The kernel's routes: see [`KnownRoute`].
     pub routes: BTreeMap<Ip, KnownRoute>,
+    /// Packets that arrive for sockets of this node: see [`Hooked::has_socket`].
+    pub sockets: BTreeSet<(Protocol, Tuple)>,
     /// Payload bytes of each packet into which an interface will split it: see [`Packet::segment`].
     pub segment: usize,
     /// The last question for the route of a forwarded packet, without its addresses.
@@ -76,6 +78,7 @@ impl Bytes {
             masqueraded: false,
             copies: 0,
             routes: BTreeMap::new(),
+            sockets: BTreeSet::new(),
             segment: 0,
             asked: Cell::new(None),
         }
@@ -139,6 +142,10 @@ impl Hooked for Bytes {
     fn source(&self, tuple: &Tuple, _: Protocol, device: u32) -> Option<Ip> {
         let known = self.routes.get(&tuple.destination)?;
         (known.device == device).then_some(known.source)
+    }
+
+    fn has_socket(&self, tuple: &Tuple, protocol: Protocol) -> bool {
+        self.sockets.contains(&(protocol, *tuple))
     }
 
     fn device(&self) -> u32 {

@@ -71,4 +71,10 @@ pub trait Hooked {
     /// Looks up which of this node's addresses the kernel uses as source for packets that leave by `device` to the
     /// destination of this tuple. `None` where the kernel gives no answer.
     fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip>;
+
+    /// Whether a socket of this node has the tuple of a packet that arrives: a TCP socket in any state but listening
+    /// (`TIME_WAIT` counts), or a connected UDP socket. No other protocol has this lookup.
+    ///
+    /// Minimum kernel: 5.2 (`bpf_skc_lookup_tcp`).
+    fn has_socket(&self, tuple: &Tuple, protocol: Protocol) -> bool;
 }

@@ -82,6 +82,11 @@ impl<P: Typed> Hooked for L3<P> {
     }
 
     #[inline(always)]
+    fn has_socket(&self, tuple: &Tuple, protocol: Protocol) -> bool {
+        self.0.has_socket(tuple, protocol)
+    }
+
+    #[inline(always)]
     fn device(&self) -> u32 {
         self.0.device()
     }

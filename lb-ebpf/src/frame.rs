@@ -11,7 +11,7 @@ use lb_common::hook::{Hooked, Point};
 use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, RouteResult, Traffic};
 
-use crate::{fib, linear};
+use crate::{fib, linear, socket_lookup};
 
 /// An XDP frame as [`Packet`].
 pub(crate) struct Frame<'a>(pub(crate) &'a XdpContext);
@@ -67,6 +67,11 @@ impl Hooked for Frame<'_> {
     #[inline(always)]
     fn source(&self, _: &Tuple, _: Protocol, _: u32) -> Option<Ip> {
         None
+    }
+
+    #[inline(always)]
+    fn has_socket(&self, tuple: &Tuple, protocol: Protocol) -> bool {
+        socket_lookup::exists(self.0.ctx.cast(), tuple, protocol)
     }
 
     #[inline(always)]

@@ -1,8 +1,8 @@
 //! The eBPF programs of lb-agent: entry points of a few lines each, named after their hook.
 //!
 //! All decisions are in `lb-common`. This crate has only the maps (`maps`), the adapters (`skb` and `frame`, both over
-//! `linear`, `sock`, `kernel`) and the translation of verdicts (`report`). Compiled for the host it is an empty
-//! program, so that the whole workspace can be linted at once.
+//! `linear`, `fib` and `socket_lookup`; `sock`, `kernel`) and the translation of verdicts (`report`). Compiled for the
+//! host it is an empty program, so that the whole workspace can be linted at once.
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 #![cfg_attr(
     target_arch = "bpf",
@@ -36,6 +36,8 @@ mod report;
 mod skb;
 #[cfg(target_arch = "bpf")]
 mod sock;
+#[cfg(target_arch = "bpf")]
+mod socket_lookup;
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}

@@ -110,10 +110,7 @@ functions! {
     alone {
         Recall: recall;
         Prepare: prepare;
-        Reserve: reserve;
-        ReserveOwn: reserve_own;
         Commit: commit;
-        HostSeek: host_seek;
     }
     Parse: parse l3_parse frame_parse;
     Icmp: icmp l3_icmp;
@@ -127,6 +124,9 @@ functions! {
     Touch: touch l3_touch frame_touch;
     Exit: choose_exit l3_choose_exit frame_choose_exit;
     Rewrite: rewrite l3_rewrite frame_rewrite;
+    Reserve: reserve l3_reserve frame_reserve;
+    ReserveOwn: reserve_own l3_reserve_own;
+    HostSeek: host_seek l3_host_seek;
     HostFirst: host_first l3_host_first;
     HostExit: host_exit l3_host_exit;
     Delivery: delivery l3_delivery frame_delivery;

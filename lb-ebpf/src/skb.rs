@@ -18,7 +18,7 @@ use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, RouteResult, Traffic};
 use lb_common::wire::ETHERNET;
 
-use crate::{fib, linear};
+use crate::{fib, linear, socket_lookup};
 
 /// The mark of a masqueraded packet: a number that no other program of the hook is likely to write there.
 const MASQUERADED: u32 = 0x6c62_6d71;
@@ -163,6 +163,11 @@ impl Hooked for Skb<'_> {
         // SAFETY: a field of the program's own context.
         let mark = unsafe { (*skb).mark };
         fib::source(skb.cast(), device, mark, tuple, protocol)
+    }
+
+    #[inline(always)]
+    fn has_socket(&self, tuple: &Tuple, protocol: Protocol) -> bool {
+        socket_lookup::exists(self.0.skb.skb.cast(), tuple, protocol)
     }
 
     #[inline(always)]

@@ -15,6 +15,7 @@ pub mod hooks;
 mod kernel;
 pub mod random;
 mod routes;
+mod sockets;
 mod sums;
 
 pub use kernel::{Kernel, Run};

@@ -1,10 +1,15 @@
 //! Flows that differ before translation also differ after it, whichever ports their clients chose.
 
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use lb_common::addr::{Endpoint, Port, Protocol as transport};
+use lb_common::flow::Tuple;
+use lb_common::hash;
+use lb_tests::agent::{Agent, Source};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{self, Rig, Shared, TARGET, ask, matrix, unused_port};
@@ -21,8 +26,11 @@ in_both_shapes!(
     two_pods_ask_through_one_node_from_one_port,
     host_asks_a_backend_from_the_port_of_a_closed_flow,
     host_asks_a_backend_from_the_source_of_a_masqueraded_flow,
+    masqueraded_flow_avoids_the_port_of_a_silent_connection_of_the_host,
 );
 
+/// The ports for translated sources, with the kernel's default range of ports for sockets.
+const SOURCES: RangeInclusive<u16> = 1_024..=29_999;
 /// The number of questions of each of two concurrent clients.
 const ASKED: u32 = 200;
 
@@ -165,6 +173,46 @@ fn host_asks_a_backend_from_the_source_of_a_masqueraded_flow(shape: Shape) -> Re
         ensure!(seen[0] != seen[1], "the backend saw one client: {seen:?}");
     }
     Ok(())
+}
+
+/// The connection was open before the programs were attached, and sends nothing afterwards: only the kernel's table of
+/// sockets shows it. Its port is the first that the flow would get.
+fn masqueraded_flow_avoids_the_port_of_a_silent_connection_of_the_host(shape: Shape) -> Result<()> {
+    let rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(30_080);
+    rig.manifests().apply(&web.pods(&[rig.pod(1, 1)?]))?;
+    let mut silent = Vec::new();
+    for (family, protocol) in matrix() {
+        let [node, client] = [rig.node(0)?.addresses(), rig.client().addresses()];
+        let from = client.socket(family, unused_port());
+        let question = Ask::new(protocol, node.socket(family, 30_080)).from_port(from.port());
+        let backend = rig.pod(1, 1)?.addresses().socket(family, TARGET);
+        let port = first_source(from, backend, protocol);
+        let direct = Ask::new(protocol, backend).from_port(port);
+        let direct = rig.node(0)?.peer().keep(direct).with_context(|| format!("from {port}"))?;
+        drop(direct.ask()?);
+        silent.push((question, port, direct));
+    }
+    let source = Source::Manifests(rig.manifests().directory());
+    let _agents = Agent::start_all(rig.topology().nodes().iter().map(|it| (it, source)), &[])?;
+    for (question, port, direct) in silent {
+        let outside = rig.client().peer().keep(question)?;
+        let source = outside.ask().with_context(|| format!("{question:?} beside {port}"))?.client;
+        ensure!(source.port() != port, "the backend saw two connections from {source}");
+        for flow in [&direct, &outside] {
+            drop(flow.ask().with_context(|| format!("{question:?} beside {port}"))?);
+        }
+    }
+    Ok(())
+}
+
+/// The port that the data path tries first for a masqueraded flow.
+fn first_source(client: SocketAddr, backend: SocketAddr, protocol: Protocol) -> u16 {
+    let end = |it: SocketAddr| Endpoint::new(it.ip().into(), Port::new(it.port()));
+    let number = if protocol == Protocol::Tcp { transport::TCP } else { transport::UDP };
+    let hash = hash::client(&Tuple::new(end(client), end(backend)), number);
+    let width = u32::from(SOURCES.end() - SOURCES.start()) + 1;
+    SOURCES.start() + (((hash >> 16) + u32::from(client.port())) % width) as u16
 }
 
 /// The kernel may assign any port to the node's own connections. `status` reports this as a problem, and neither side

@@ -1,7 +1,7 @@
 //! The command `explain` against the kernel: it names the backend of each question before the question is sent, and the
 //! reason for a refusal.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context as _, Result, ensure};
@@ -20,6 +20,7 @@ in_both_shapes!(
     backend_is_named_before_the_question_is_asked,
     refusals_name_the_reason_and_the_remedy,
     a_dead_agent_is_no_obstacle_and_no_flow_begins,
+    datagram_to_a_socket_of_the_node_is_no_request,
 );
 
 fn unused_port() -> u16 {
@@ -144,5 +145,24 @@ fn a_dead_agent_is_no_obstacle_and_no_flow_begins(shape: Shape) -> Result<()> {
     }
     let flows = agent.command(&["ct", "list", "-o", "json"])?;
     ensure!(flows.trim() == "[]", "explain began flows: {flows}");
+    Ok(())
+}
+
+/// A socket of the node has the number of a `NodePort` as its port, and has sent nothing to its peer.
+fn datagram_to_a_socket_of_the_node_is_no_request(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let web = web(&rig)?;
+    let rig = rig.start(&[&web])?;
+    for family in Family::ALL {
+        let own = rig.node(0)?.addresses().socket(family, NODE_PORT);
+        let [peer, other] = [unused_port(), unused_port()]
+            .map(|port| SocketAddr::new(rig.client().ip(family), port));
+        let socket = rig.node(0)?.home().run_in(|| UdpSocket::bind(own))??;
+        socket.connect(peer)?;
+        let arguments = arguments(peer, own, Protocol::Udp);
+        let (code, said) = rig.agent(0)?.ended(&arguments.each_ref().map(String::as_str)[..4])?;
+        ensure!(code == 1 && said.contains("not_ours"), "{arguments:?}: {code}: {said}");
+        let _backend: SocketAddr = named(rig.agent(0)?, other, own, Protocol::Udp)?;
+    }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`: the packets of their
 //! servers still arrive.
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
@@ -18,6 +19,7 @@ use socket2::{Domain, Socket, Type};
 in_both_shapes!(
     silent_connections_outlive_that_their_port_becomes_a_node_port,
     connections_from_a_node_port_go_on_during_a_take_over_and_after,
+    silent_sockets_of_the_node_need_no_record,
 );
 
 /// The ports of the node's own connections, of a pod's connections, and of a server on the node: inside the default
@@ -154,6 +156,39 @@ fn silent_connections_outlive_that_their_port_becomes_a_node_port(shape: Shape) 
         open.is_alive()?;
     }
     Ok(())
+}
+
+/// Opens connections of the node from a port, and adds the ports of their servers.
+fn open_own(rig: &Rig, port: u16, servers: &mut BTreeSet<u16>) -> Result<Vec<Open>> {
+    let mut all = Vec::new();
+    for family in Family::ALL {
+        for kind in [Type::STREAM, Type::DGRAM] {
+            let server = socket(rig.client(), family, kind, 0)?;
+            servers.extend(server.local_addr()?.as_socket().map(|it| it.port()));
+            all.push(open(socket(rig.node(0)?, family, kind, port)?, server)?.0);
+        }
+    }
+    Ok(all)
+}
+
+/// Some connections are open before the programs are attached. The records of the others are displaced: the node sends
+/// from a `NodePort`'s number to twice as many ends as there are places. Netfilter follows no connection here.
+fn silent_sockets_of_the_node_need_no_record(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let [before, other, after] = USUAL;
+    let mut servers = BTreeSet::new();
+    let mut all = open_own(&rig, before, &mut servers)?;
+    give_away(&rig, ["before", "other", "after"], 10, USUAL)?;
+    rig.start_agents(&[])?;
+    all.extend(open_own(&rig, after, &mut servers)?);
+    for family in Family::ALL {
+        let sender = UdpSocket::from(socket(rig.node(0)?, family, Type::DGRAM, other)?);
+        for to in (1..=u16::MAX).filter(|port| !servers.contains(port)) {
+            let to = rig.client().addresses().socket(family, to);
+            ensure!(sender.send_to(b"!", to)? == 1, "cut on the way to {to}");
+        }
+    }
+    all.iter_mut().try_for_each(Open::is_alive)
 }
 
 /// The servers answer datagrams while rules of kube-proxy exist. They send their first segments after the rules were

@@ -1,5 +1,5 @@
-//! Connections of this node that were open before the programs saw a packet of them (ADR 0035): those of its processes,
-//! and those of pods that netfilter masquerades with the node's address.
+//! Open connections of this node (ADR 0035): those of its processes, and those of pods that netfilter masquerades with the
+//! node's address.
 
 use std::io::Result;
 

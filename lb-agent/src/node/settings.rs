@@ -49,8 +49,8 @@ pub fn overlap_of_ports() -> Option<String> {
         let (low, high) = (ephemeral.start(), ephemeral.end());
         let (first, last) = (SHARED.start(), SHARED.end());
         format!(
-            "net.ipv4.ip_local_port_range is {low} to {high} and leaves no ports for translated sources: they use \
-             {first} to {last}, and may collide with a connection of this host; leave at least {FEW} ports \
+            "net.ipv4.ip_local_port_range is {low} to {high} and leaves no ports for translated sources: they share \
+             {first} to {last} with connections of this host to the same backend; leave at least {FEW} ports \
              free outside of the NodePorts, such as with 32768 to 60999"
         )
     })

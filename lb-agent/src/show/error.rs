@@ -44,6 +44,8 @@ pub enum Error {
     NoRouteOut { to: IpAddr, source: io::Error },
     #[error("{0} and {1}: addresses of different families; give two of the same")]
     Families(IpAddr, IpAddr),
+    #[error("read the sockets of this node")]
+    Sockets(#[source] io::Error),
     #[error("write the list")]
     Write(#[from] io::Error),
     #[error("write json")]

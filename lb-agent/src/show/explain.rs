@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
-use lb_common::addr::{Ip, Protocol};
+use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::bytes::{Bytes, Home, KnownRoute};
 use lb_common::event::{DropReason, Verdict};
 use lb_common::forward::{Next, Scratch, whole};
@@ -15,6 +15,7 @@ use lb_common::service::{Frontend, Service};
 use super::Error;
 use crate::datapath::open;
 use crate::maps::Maps;
+use crate::node::open::sockets;
 use crate::state_file::StateFile;
 
 mod explanation;
@@ -85,6 +86,8 @@ fn pass(
     let bytes = packet::first(asked.protocol, asked.from, asked.to);
     let mut packet = Bytes::new(bytes, Home::Skb);
     (packet.device, packet.from_host, packet.routes) = (origin.device, origin.is_node, routes);
+    let to = Frontend::new(asked.to.ip().into(), Port::new(asked.to.port()), asked.protocol);
+    packet.sockets = sockets(|own| *own == to).map_err(Error::Sockets)?.into_iter().collect();
     let mut scratch: Box<Scratch> = Box::default();
     // These are the functions of the kernel's programs, applied to the maps as they are now.
     let handle = if origin.is_node { whole::egress } else { whole::ingress };

@@ -174,6 +174,7 @@ fn packet(step: &Step, bytes: &[u8], tables: &Fake) -> Bytes {
     let mut packet = Bytes::new(bytes.to_vec(), home);
     packet.from_host = step.from_host;
     packet.routes.clone_from(&tables.routes);
+    packet.sockets.clone_from(&tables.sockets);
     packet
 }
 

@@ -52,6 +52,7 @@ mod sets;
 mod shapes;
 mod shared_source;
 mod short_cuts;
+mod silent_sockets;
 mod taken_over;
 
 pub fn all() -> Vec<Fixture> {
@@ -86,6 +87,7 @@ pub fn all() -> Vec<Fixture> {
         redirected::all(),
         shared_source::all(),
         short_cuts::all(),
+        silent_sockets::all(),
         sctp::all(),
         races::all(),
         taken_over::all(),

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::vec::Vec;
 
 use super::KnownRoute;
-use crate::addr::Ip;
+use crate::addr::{Ip, Protocol};
 use crate::config::{Device, Settings};
 use crate::event::Event;
-use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Ports};
+use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Ports, Tuple};
 use crate::hash;
 use crate::service::{Backend, BackendId, Frontend, LINE, Line, Service, Source};
 use crate::tables::Clock as _;
@@ -41,6 +41,8 @@ pub struct Fake {
     pub devices: BTreeMap<u32, Device>,
     /// The kernel's knowledge of routes: not a table, but stored beside the tables.
     pub routes: BTreeMap<Ip, KnownRoute>,
+    /// The packets that arrive for sockets of the node: no table either.
+    pub sockets: BTreeSet<(Protocol, Tuple)>,
     pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
     /// `TRANSIENT4` and `TRANSIENT6`; an entry is displaced only where a test removes it.
     pub transient: RefCell<BTreeMap<FlowKey, Flow>>,
@@ -83,6 +85,7 @@ impl Default for Fake {
             addresses: BTreeMap::new(),
             devices: BTreeMap::new(),
             routes: BTreeMap::new(),
+            sockets: BTreeSet::new(),
             flows: RefCell::default(),
             transient: RefCell::default(),
             in_use: RefCell::default(),

@@ -86,14 +86,8 @@ parts! {
         Recall => fragments::recall;
         /// Builds the forward and the reply entry of a new flow in working memory; the tables have neither yet.
         Prepare => begin::prepare;
-        /// Takes the reply tuple of a flow that begins.
-        Reserve => ports::reserve;
-        /// Takes a reply tuple for a flow of this host that begins.
-        ReserveOwn => ports::own;
         /// Writes the entries of a new flow to the tables, the forward one last.
         Commit => begin::commit;
-        /// Finds the flow of a packet of this host, or its service.
-        HostSeek => host::seek;
     }
     /// Reads the headers of the packet into the working memory.
     Parse => parse;
@@ -119,6 +113,12 @@ parts! {
     Exit => exit::choose;
     /// Makes the packet carry its new addresses and ports.
     Rewrite => rewrite::part;
+    /// Takes the reply tuple of a flow that begins.
+    Reserve => ports::reserve;
+    /// Takes a reply tuple for a flow of this host that begins.
+    ReserveOwn => ports::own;
+    /// Finds the flow of a packet of this host, or its service.
+    HostSeek => host::seek;
     /// Chooses a backend for a packet of this host.
     HostFirst => host::first;
     /// Finds the route of a packet of this host to its backend.

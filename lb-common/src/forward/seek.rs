@@ -153,7 +153,7 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     }
     // A connection that this node began may have a `NodePort`'s number as its port (ADR 0035). A packet of a known flow
     // is a request.
-    if !known && direct::is_own_answer(tables, settings, headers) {
+    if !known && direct::is_own_answer(packet, tables, settings, headers) {
         return NOT_OURS;
     }
     if located.is_ok()

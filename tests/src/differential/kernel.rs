@@ -17,6 +17,8 @@ use lb_common::flow::{
 use lb_common::hash::BACKEND_LINES;
 use lb_common::service::Line;
 
+use socket2::Socket;
+
 use super::bpf;
 use super::routes;
 use crate::process::ensure_root;
@@ -44,6 +46,8 @@ pub struct Kernel {
     loaded: Fake,
     cpus: usize,
     jiffies: OwnedFd,
+    /// The sockets of the tables that are loaded.
+    sockets: Vec<Socket>,
 }
 
 /// The binary logarithm of the number of jiffies in a tick.
@@ -87,6 +91,36 @@ fn raw(map: &Map) -> Result<RawFd> {
     Ok(data.fd().as_fd().as_raw_fd())
 }
 
+/// Loads all programs for packets, and connects them; returns those of the hooks.
+fn load_programs(ebpf: &mut Ebpf) -> Result<Vec<RawFd>> {
+    let mut programs = Vec::new();
+    for hook in Hook::ALL {
+        let name = program(*hook);
+        let there = ebpf.program_mut(name).with_context(|| format!("program {name}"))?;
+        let fd = if *hook == Hook::ExternalXdp {
+            let xdp: &mut Xdp = there.try_into()?;
+            xdp.load().with_context(|| format!("load {name}"))?;
+            xdp.fd()?.as_fd().as_raw_fd()
+        } else {
+            let tc: &mut SchedClassifier = there.try_into()?;
+            tc.load().with_context(|| format!("load {name}"))?;
+            tc.fd()?.as_fd().as_raw_fd()
+        };
+        programs.push(fd);
+    }
+    for name in datapath::PATHS {
+        let path: &mut SchedClassifier =
+            ebpf.program_mut(name).with_context(|| format!("program {name}"))?.try_into()?;
+        path.load().with_context(|| format!("load {name}"))?;
+    }
+    datapath::connect_paths(ebpf)?;
+    let path: &mut Xdp =
+        ebpf.program_mut(datapath::XDP_PATH).context("the whole path of XDP")?.try_into()?;
+    path.load().context("load the whole path of XDP")?;
+    datapath::connect_xdp_path(ebpf)?;
+    Ok(programs)
+}
+
 impl Kernel {
     /// Loads the agent's object, with flow tables for `flows` entries.
     pub fn new(flows: usize) -> Result<Self> {
@@ -118,31 +152,7 @@ impl Kernel {
             loader.map_max_entries(map, size);
         }
         let mut ebpf = loader.load(object).context("load the object")?;
-        let mut programs = Vec::new();
-        for hook in Hook::ALL {
-            let name = program(*hook);
-            let there = ebpf.program_mut(name).with_context(|| format!("program {name}"))?;
-            let fd = if *hook == Hook::ExternalXdp {
-                let xdp: &mut Xdp = there.try_into()?;
-                xdp.load().with_context(|| format!("load {name}"))?;
-                xdp.fd()?.as_fd().as_raw_fd()
-            } else {
-                let tc: &mut SchedClassifier = there.try_into()?;
-                tc.load().with_context(|| format!("load {name}"))?;
-                tc.fd()?.as_fd().as_raw_fd()
-            };
-            programs.push(fd);
-        }
-        for name in datapath::PATHS {
-            let path: &mut SchedClassifier =
-                ebpf.program_mut(name).with_context(|| format!("program {name}"))?.try_into()?;
-            path.load().with_context(|| format!("load {name}"))?;
-        }
-        datapath::connect_paths(&mut ebpf)?;
-        let path: &mut Xdp =
-            ebpf.program_mut(datapath::XDP_PATH).context("the whole path of XDP")?.try_into()?;
-        path.load().context("load the whole path of XDP")?;
-        datapath::connect_xdp_path(&mut ebpf)?;
+        let programs = load_programs(&mut ebpf)?;
         let mut maps = BTreeMap::new();
         for MapShape { name, .. } in SHAPES {
             let map = ebpf.map(name).with_context(|| format!("map {name}"))?;
@@ -152,7 +162,16 @@ impl Kernel {
             aya::util::nr_cpus().map_err(|(what, error)| anyhow::anyhow!("{what}: {error}"))?;
         let counters = vec![0; COUNTERS as usize * cpus];
         let jiffies = bpf::load_jiffies().context("a program that says jiffies")?;
-        Ok(Self { ebpf, programs, maps, counters, loaded: Fake::default(), cpus, jiffies })
+        Ok(Self {
+            ebpf,
+            programs,
+            maps,
+            counters,
+            loaded: Fake::default(),
+            cpus,
+            jiffies,
+            sockets: Vec::new(),
+        })
     }
 
     /// The loaded object, for its other programs.

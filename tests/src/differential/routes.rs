@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result};
 use lb_common::fake::world::{HOP_HARDWARE, OUT, OUT_HARDWARE, OUT_MTU, OUT_NETWORKS, ROUTES};
 use nix::sched::{CloneFlags, unshare};
 
+use super::sockets::MARK;
 use crate::process::run;
 
 thread_local! {
@@ -47,6 +48,11 @@ pub(super) fn enter() -> Result<()> {
     }
     let lines: Vec<&str> = commands.lines().map(str::trim).collect();
     drop(run(Command::new("ip").args(["-batch", "-"]), &lines.join("\n"))?);
+    let all =
+        format!("rule add fwmark {MARK} lookup {MARK}\nroute add default dev lo table {MARK}\n");
+    for family in ["-4", "-6"] {
+        drop(run(Command::new("ip").args([family, "-batch", "-"]), &all)?);
+    }
     for family in ["ipv4", "ipv6"] {
         let path = format!("/proc/sys/net/{family}/conf/all/forwarding");
         fs::write(&path, "1").with_context(|| path)?;

@@ -17,6 +17,7 @@ use crate::forward::rare::direct;
 use crate::forward::seek::inherited;
 use crate::forward::{Choice, Pair, Role, Scratch, Step, ready};
 use crate::hash;
+use crate::packet::Packet;
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::{Added, Clock, Filters, Flows, Node, Tables};
 use crate::wire::Headers;
@@ -86,7 +87,11 @@ pub(in crate::forward) fn tries<P: Parts<T>, T: Tables>(
 /// Takes the reply tuple of the flow in the making. The source port changes where the tuple belongs to another live
 /// flow, or its client may use its port for the backend directly.
 #[inline(always)]
-pub(in crate::forward) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(in crate::forward) fn reserve<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers: Headers { key, .. }, choice, begin, pair, search, role, .. } = scratch;
     let is_first = !search.has_begun;
@@ -97,12 +102,12 @@ pub(in crate::forward) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) 
             || !is_remote_pods_request(settings, *role, &key.tuple.source, choice))
         && !tables.is_direct(hash::whole(&pair.forward.to, key.protocol));
     let reservation = if may_keep {
-        keep(tables, settings, pair, search)
+        keep(packet, tables, settings, pair, search)
     } else if begin.port_stays {
         // The CRC32c of a fragmented SCTP packet cannot be updated, so its port cannot change.
         Err(DropReason::SctpChecksum)
     } else {
-        shift(tables, settings, key, pair, search)
+        shift(packet, tables, settings, key, pair, search)
     };
     reserved(pair, reservation)
 }
@@ -111,11 +116,15 @@ pub(in crate::forward) fn reserve<T: Tables>(tables: &T, scratch: &mut Scratch) 
 ///
 /// The port is always one of the reserved range, since the process may use its own port for the backend directly.
 #[inline(always)]
-pub(in crate::forward) fn own<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(in crate::forward) fn own<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers: Headers { key, .. }, pair, search, .. } = scratch;
     search.node_port = Frontend::node_port(pair.forward.to.source, Port::NONE, key.protocol);
-    let reservation = try_port(tables, settings, key, pair, search, true);
+    let reservation = try_port(packet, tables, settings, key, pair, search, true);
     reserved(pair, reservation)
 }
 
@@ -132,13 +141,14 @@ const fn reserved(pair: &mut Pair, reservation: Result<Reservation, DropReason>)
 
 /// Takes the reply tuple with the client's own port, or leaves it to a later try. Never returns [`Reservation::Taken`].
 #[inline(always)]
-fn keep<T: Flows + Filters + Node>(
+fn keep<P: Packet, T: Flows + Filters + Node>(
+    packet: &P,
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
     search: &mut Search,
 ) -> Result<Reservation, DropReason> {
-    let reservation = take(tables, settings, pair, true)?;
+    let reservation = take(packet, tables, settings, pair, true)?;
     if reservation != Reservation::Taken {
         return Ok(reservation);
     }
@@ -161,14 +171,15 @@ fn put<T: Flows>(tables: &T, reply: &Entry) -> Result<Reservation, DropReason> {
 
 /// Takes the reply tuple with another port. Never returns [`Reservation::Taken`].
 #[inline(always)]
-fn shift<T: Tables>(
+fn shift<P: Packet, T: Tables>(
+    packet: &P,
     tables: &T,
     settings: &Settings,
     key: &FlowKey,
     pair: &mut Pair,
     search: &mut Search,
 ) -> Result<Reservation, DropReason> {
-    let reservation = try_port(tables, settings, key, pair, search, false)?;
+    let reservation = try_port(packet, tables, settings, key, pair, search, false)?;
     tables.count(Event::PortShifted);
     Ok(reservation)
 }
@@ -188,18 +199,19 @@ fn is_remote_pods_request(settings: &Settings, role: Role, source: &Ip, choice: 
 /// Puts the reply under its key, unless another flow has that key: see [`add_reply`].
 ///
 /// A reply of the same flow counts as success: of two first packets at once, on two CPUs, the later one takes the port
-/// that the earlier one found. A tuple that netfilter uses counts as a
-/// protected flow's. With `checks_own`, so does the tuple of a connection of this node.
+/// that the earlier one found. A tuple that netfilter or a socket of this node uses counts as a protected flow's; with
+/// `counts_records`, so does one that is recorded for a connection of this node.
 #[inline(always)]
-fn take<T: Flows + Filters>(
+fn take<P: Packet, T: Flows + Filters>(
+    packet: &P,
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
-    checks_own: bool,
+    counts_records: bool,
 ) -> Result<Reservation, DropReason> {
     let answers = &pair.reply.key;
     if inherited::has_answers(tables, settings, answers)
-        || checks_own && direct::has_answers(tables, settings, answers)
+        || direct::has_answers(packet, tables, settings, answers, counts_records)
     {
         // The occupant is no flow of this data path: it cannot be displaced, and is never idle.
         (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);
@@ -238,7 +250,8 @@ pub(in crate::forward) fn add_reply<T: Flows>(
 /// Where all ports of a round are taken, the transient flow that was silent for longest gives its own up: a flood of
 /// unanswered requests takes no port away. [`Search::goes_on`] requests the next try.
 #[inline(always)]
-fn try_port<T: Tables>(
+fn try_port<P: Packet, T: Tables>(
+    packet: &P,
     tables: &T,
     settings: &Settings,
     client: &FlowKey,
@@ -263,7 +276,7 @@ fn try_port<T: Tables>(
     if !is_node_port {
         // The record of an own connection outlives the connection: after one round of such ports, it no longer refuses
         // a flow.
-        let reservation = take(tables, settings, pair, tried < ROUND)?;
+        let reservation = take(packet, tables, settings, pair, tried < ROUND)?;
         if reservation != Reservation::Taken {
             if tried >= SCARCE {
                 tables.count(Event::PortsScarce);

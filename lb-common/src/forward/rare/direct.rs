@@ -258,30 +258,43 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
 }
 
 /// Whether the tuple of a reply in the making belongs to a connection that this node began or masquerades: then its flow
-/// needs another port.
+/// needs another port. Without `counts_records`, only sockets count.
 #[inline(always)]
-pub(in crate::forward) fn has_answers<T: Filters>(
+pub(in crate::forward) fn has_answers<P: Packet, T: Filters>(
+    packet: &P,
     tables: &T,
     settings: &Settings,
     reply: &FlowKey,
+    counts_records: bool,
 ) -> bool {
-    settings.node.may_be_own(&reply.tuple.destination) && is_own(tables, reply)
+    settings.node.may_be_own(&reply.tuple.destination)
+        && is_own(packet, tables, reply, counts_records)
 }
 
+/// Whether packets of this tuple belong to a connection of this node: one that egress or the agent has recorded, or one
+/// of a socket, which may have been silent for long.
+///
 /// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.
 #[inline(never)]
-fn is_own<T: Filters>(tables: &T, reply: &FlowKey) -> bool {
-    tables.is_own_answer(hash::whole(&reply.tuple, reply.protocol))
+fn is_own<P: Packet, T: Filters>(
+    packet: &P,
+    tables: &T,
+    key: &FlowKey,
+    counts_records: bool,
+) -> bool {
+    counts_records && tables.is_own_answer(hash::whole(&key.tuple, key.protocol))
+        || packet.has_socket(&key.tuple, key.protocol)
 }
 
 /// Whether a packet to a frontend without a flow is a reply in a connection that this node began. A SYN never is.
 #[inline(always)]
-pub(in crate::forward) fn is_own_answer<T: Clock + Filters + Flows>(
+pub(in crate::forward) fn is_own_answer<P: Packet, T: Filters>(
+    packet: &P,
     tables: &T,
     settings: &Settings,
     headers: &Headers,
 ) -> bool {
     settings.node.may_be_own(&headers.key.tuple.destination)
         && !headers.view.is_syn()
-        && tables.is_own_answer(hash::whole(&headers.key.tuple, headers.key.protocol))
+        && is_own(packet, tables, &headers.key, true)
 }

@@ -68,7 +68,11 @@ pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
 
 /// Finds the flow of a packet of this host, or its service.
 #[inline(always)]
-pub(in crate::forward) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
+pub(in crate::forward) fn seek<P: Packet, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers, found, choice, begin, next, refusal, .. } = scratch;
     if is_translated(tables, headers, found) {
@@ -93,7 +97,7 @@ pub(in crate::forward) fn seek<T: Tables>(tables: &T, scratch: &mut Scratch) -> 
         direct::record_own(tables, settings, headers, found);
     }
     if located != Err(Refusal::Pass(PassReason::NotOurs)) {
-        if !known && direct::is_own_answer(tables, settings, headers) {
+        if !known && direct::is_own_answer(packet, tables, settings, headers) {
             return Err(Verdict::Pass(PassReason::NotOurs));
         }
         inherited::leaves(tables, settings, headers)?;

@@ -11,6 +11,7 @@ use lb_common::hash::REJECT_LIMIT;
 
 use super::Kernel;
 use crate::differential::bpf::{self, Line, Trie};
+use crate::differential::sockets;
 
 impl Kernel {
     /// Makes the maps hold exactly the content of `tables`.
@@ -64,6 +65,10 @@ impl Kernel {
         let there: SettingsPair = bpf::get(self.map("SETTINGS"), &0_u32)?;
         for pair in there.replaced(tables.settings) {
             bpf::put(self.map("SETTINGS"), &0_u32, &pair)?;
+        }
+        self.sockets.clear();
+        for (protocol, tuple) in &tables.sockets {
+            self.sockets.push(sockets::open(*protocol, tuple)?);
         }
         self.load_remembered(tables, order)?;
         let granted = if tables.rejects.get() { 0 } else { u64::MAX };

@@ -45,7 +45,8 @@ fn translate_source<P: Packet, T: Tables>(
         let source = pair.forward.to.source;
         search.node_port = Frontend::node_port(source, Port::NONE, found.key.protocol);
     }
-    let _reservation: Reservation = try_port(tables, settings, &found.key, pair, search, true)?;
+    let _reservation: Reservation =
+        try_port(packet, tables, settings, &found.key, pair, search, true)?;
     found.flow = pair.forward;
     if tables.put_flow(&found.key, &found.flow) {
         return Ok(());
