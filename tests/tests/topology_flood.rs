@@ -5,6 +5,8 @@
 mod flood;
 #[path = "topology_flood/flooded.rs"]
 mod flooded;
+#[path = "topology_flood/fragments.rs"]
+mod fragments;
 
 use std::net::SocketAddr;
 use std::thread;

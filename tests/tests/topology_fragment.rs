@@ -1,21 +1,16 @@
 //! Datagrams larger than the MTU: fragments of questions and of answers arrive.
 
-use std::thread;
-use std::time::Duration;
-
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, Shared, TARGET, ask};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, pieces};
-use lb_tests::wait;
 
 in_both_shapes!(
     large_datagrams_pass_through_a_cluster_ip,
     large_datagrams_pass_through_a_node_port,
     large_segments_pass_a_smaller_wire,
-    fragments_of_one_pod_spare_those_of_others,
 );
 
 /// The length in bytes of a datagram close to the limit of IP.
@@ -122,56 +117,6 @@ fn large_datagrams_that_come_last_piece_first_are_all_answered() -> Result<()> {
                 }
             }
         }
-    }
-    Ok(())
-}
-
-/// The fragment tables have no quotas: a sender that fills them with incomplete datagrams displaces fragments of
-/// others. But the others' fragments need the tables for milliseconds only.
-fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
-    const DATAGRAMS: u32 = 10_000;
-    // The queue of packets of a CPU (`netdev_max_backlog`) has 1,000 places; beyond them the kernel drops packets of all.
-    const AT_ONCE: u32 = 200;
-    const PAUSE: Duration = Duration::from_millis(5);
-    let rig = Rig::shared(shape)?;
-    let [near, far] = services(&rig)?;
-    let flooded = Service::new("flooded", 12)?.port(80, TARGET).pods(&[rig.pod(1, 0)?]);
-    let rig = rig.start(&[&near, &far, &flooded])?;
-    let client = rig.client();
-    let mut numbers = 20_000..;
-    for family in Family::ALL {
-        let node_port = rig.node(0)?.addresses().socket(family, 30_081);
-        let hand = Handmade::open(client, client.addresses().socket(family, 26_300))?;
-        let (flooder, to) = (rig.pod(0, 0)?, flooded.frontend(family));
-        let flood = || -> Result<()> {
-            let hand = Handmade::open(flooder, flooder.addresses().socket(family, 26_400))?;
-            let question = hand.question(to, 2_000);
-            for number in 0..DATAGRAMS {
-                let parts = pieces(&question, 1_400, 1 << 20 | number);
-                // The first or the last fragment of each datagram, so that none becomes complete.
-                let part = if number % 2 == 0 { parts.first() } else { parts.last() };
-                drop(hand.send(part.context("a piece")?, to));
-                if number % AT_ONCE == 0 {
-                    wait::pass(PAUSE);
-                }
-            }
-            Ok(())
-        };
-        thread::scope(|scope| {
-            let flood = scope.spawn(flood);
-            let mut exchanges = 0;
-            while exchanges < 5 || !flood.is_finished() {
-                exchanges += 1;
-                exchange(rig.pod(0, 1)?, Ask::udp(far.frontend(family)))?;
-                exchange(rig.node(0)?, Ask::udp(near.frontend(family)))?;
-                let mut parts =
-                    pieces(&hand.question(node_port, 4_000), 1_400, numbers.next().context("one")?);
-                parts.reverse();
-                parts.iter().try_for_each(|part| hand.send(part, node_port))?;
-                hand.answer(node_port, 4_000).context("pieces in another order")?;
-            }
-            flood.join().map_err(|_panic| anyhow!("the flood ended early"))?
-        })?;
     }
     Ok(())
 }
