@@ -29,7 +29,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 
 pub use self::enums::{
-    Acceleration, DetectLocalMode, Echo, LogFormat, Masquerade, NodePortAddresses, ShortCuts,
+    Acceleration, Bypass, DetectLocalMode, Echo, LogFormat, Masquerade, NodePortAddresses,
     SocketLb, Timeouts,
 };
 pub use self::location::Location;
@@ -91,7 +91,7 @@ pub struct Config {
     pub masquerade: Setting<Masquerade>,
     pub socket_lb: Setting<SocketLb>,
     pub acceleration: Setting<Acceleration>,
-    pub short_cuts: Setting<ShortCuts>,
+    pub bypass: Setting<Bypass>,
     pub echo: Setting<Echo>,
     /// `mapSizes`: entries by upper-case name of the map.
     pub map_sizes: BTreeMap<String, Setting<u32>>,
@@ -144,7 +144,7 @@ impl Default for Config {
             masquerade: Setting::default(),
             socket_lb: Setting::default(),
             acceleration: Setting::default(),
-            short_cuts: Setting::default(),
+            bypass: Setting::default(),
             echo: Setting::default(),
             map_sizes: BTreeMap::new(),
             external_devices: Setting::default(),

@@ -37,7 +37,7 @@ fn pods_behind_netkit_ask_and_answer_past_the_stack(shape: Shape) -> Result<()> 
         return Ok(());
     }
     let mut rig = Rig::build(topology(shape))?;
-    let configuration = rig.configuration("shortCuts: 'on'")?;
+    let configuration = rig.configuration("bypass: 'on'")?;
     questions_are_answered(&mut rig, &[&configuration])?;
     ensure!(
         rig.agent(0)?.metric(&["lb_datapath_packets_total", "pod_ingress", "redirected"])? > 0.5

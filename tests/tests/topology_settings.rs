@@ -52,7 +52,7 @@ fn no_sockets_are_served(shape: Shape) -> Result<()> {
 }
 
 fn known_flows_bypass_the_stack(shape: Shape) -> Result<()> {
-    holds(shape, "shortCuts: 'on'").map(drop)
+    holds(shape, "bypass: 'on'").map(drop)
 }
 
 fn xdp_accelerates(shape: Shape) -> Result<()> {

@@ -3,7 +3,7 @@
 use super::kube_proxy::some;
 use super::section::{FileValue, Section};
 use super::{
-    Acceleration, Config, Echo, Masquerade, Pattern, Setting, SettingOrigin, ShortCuts, SocketLb,
+    Acceleration, Bypass, Config, Echo, Masquerade, Pattern, Setting, SettingOrigin, SocketLb,
 };
 use crate::maps::MapShape;
 
@@ -13,8 +13,7 @@ pub(super) const SOCKET_LB: [(&str, SocketLb); 3] =
     [("host", SocketLb::Host), ("all", SocketLb::All), ("off", SocketLb::Off)];
 pub(super) const ACCELERATION: [(&str, Acceleration); 3] =
     [("auto", Acceleration::Auto), ("native", Acceleration::Native), ("off", Acceleration::Off)];
-pub(super) const SHORT_CUTS: [(&str, ShortCuts); 2] =
-    [("on", ShortCuts::On), ("off", ShortCuts::Off)];
+pub(super) const BYPASS: [(&str, Bypass); 2] = [("on", Bypass::On), ("off", Bypass::Off)];
 pub(super) const ECHO: [(&str, Echo); 2] = [("answer", Echo::Answer), ("reject", Echo::Reject)];
 
 /// Reads the document into the configuration.
@@ -22,7 +21,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.masquerade.file(section.word("masquerade", &MASQUERADE));
     config.socket_lb.file(section.word("socketLB", &SOCKET_LB));
     config.acceleration.file(section.word("acceleration", &ACCELERATION));
-    config.short_cuts.file(section.word("shortCuts", &SHORT_CUTS));
+    config.bypass.file(bypass(section, &mut config.warnings));
     config.echo.file(section.word("echo", &ECHO));
     config.localhost_node_ports.file(section.flag("localhostNodePorts"));
     config.external_devices.file(patterns(section, "externalDevices"));
@@ -51,6 +50,22 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
         timeouts.udp.file(section.duration("udp"));
         timeouts.udp_stream.file(section.duration("udpStream"));
     });
+}
+
+/// Reads `bypass`, or `shortCuts`, its former name.
+fn bypass(section: &mut Section, warnings: &mut Vec<String>) -> Option<FileValue<Bypass>> {
+    const FORMER: &str = "shortCuts";
+    let (now, former) = (section.word("bypass", &BYPASS), section.word(FORMER, &BYPASS));
+    if let (Some(_), Some(former)) = (&now, &former) {
+        section.wrong(
+            former.location,
+            FORMER,
+            "is the former name of bypass, which is set as well".into(),
+        );
+    } else if former.is_some() {
+        warnings.push(format!("{FORMER}: this is the former name of bypass; rename it"));
+    }
+    now.or(former)
 }
 
 fn patterns(section: &mut Section, key: &str) -> Option<FileValue<Vec<Pattern>>> {

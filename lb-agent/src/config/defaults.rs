@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use super::{Config, DetectLocalMode, Error, Masquerade, Setting, SettingOrigin, ShortCuts};
+use super::{Bypass, Config, DetectLocalMode, Error, Masquerade, Setting, SettingOrigin};
 
 impl Config {
     /// Applies the defaults. Errors: a detector without the name that it needs, or an unusable host name.
@@ -33,8 +33,8 @@ impl Config {
         } else if self.masquerade_all.value && self.masquerade.value == Masquerade::Edge {
             self.warnings.push("masqueradeAll: ignored because masquerade is edge".into());
         }
-        if self.short_cuts.value == ShortCuts::On && !self.has_short_cuts() {
-            self.warnings.push("shortCuts: ignored because masquerade is kube-proxy".into());
+        if self.bypass.value == Bypass::On && !self.has_bypass() {
+            self.warnings.push("bypass: ignored because masquerade is kube-proxy".into());
         }
         // kube-proxy's default mode is ClusterCIDR, which without a prefix detects nothing (contract 3.4). It applies
         // if the file names a detector or asks for kube-proxy's masquerade; otherwise interfaces determine which

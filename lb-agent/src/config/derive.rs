@@ -11,8 +11,7 @@ use lb_common::flow::Lifetimes;
 
 use super::flags::Run;
 use super::{
-    Acceleration, Config, DetectLocalMode, Echo, Error, Masquerade, ShortCuts, SocketLb, flags,
-    values,
+    Acceleration, Bypass, Config, DetectLocalMode, Echo, Error, Masquerade, SocketLb, flags, values,
 };
 use crate::datapath::find_cgroup2;
 use crate::plan::Family;
@@ -56,8 +55,8 @@ impl Config {
 
     /// Reports whether packets of known flows may bypass the stack. With kube-proxy's masquerade they may not: the
     /// programs at pods' interfaces masquerade them.
-    pub fn has_short_cuts(&self) -> bool {
-        self.short_cuts.value == ShortCuts::On && self.masquerade.value != Masquerade::KubeProxy
+    pub fn has_bypass(&self) -> bool {
+        self.bypass.value == Bypass::On && self.masquerade.value != Masquerade::KubeProxy
     }
 
     /// Returns the flags of `Settings` that depend on the configuration alone.

@@ -61,7 +61,7 @@ pub enum Acceleration {
 
 /// Whether packets of known flows bypass the stack at tc (ADR 0021).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShortCuts {
+pub enum Bypass {
     /// No packet bypasses the stack: netfilter, other programs and queues see all of them.
     #[default]
     Off,

@@ -167,7 +167,7 @@ mod tests {
     }
 
     /// Every setting of this agent, with a value that is not its default.
-    const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\nshortCuts: 'on'\necho: reject\n\
+    const OURS: &str = "masquerade: kube-proxy\nsocketLB: 'off'\nacceleration: native\nbypass: 'on'\necho: reject\n\
         localhostNodePorts: true\nexternalDevices: [eth*]\npodDevices: [cali*]\nbpfDir: /sys/fs/bpf/x\n\
         cgroup: /host/cgroup/unified\nserviceProxyName: other\nmapSizes: {FLOWS: 4096}\n\
         timeouts: {tcpEstablished: 2h, tcpCloseWait: 3m, udp: 10s, udpStream: 40s}\nsctpTimeout: 5m\n";
@@ -187,7 +187,7 @@ mod tests {
             assert_eq!(after.configz()["lb.dev"], before.configz()["lb.dev"], "{documents}");
             assert_eq!(after.lifetimes(), before.lifetimes(), "{documents}");
             // The warning is about a setting in OURS; the other settings cause none.
-            assert_eq!(after.warnings, ["shortCuts: ignored because masquerade is kube-proxy"]);
+            assert_eq!(after.warnings, ["bypass: ignored because masquerade is kube-proxy"]);
         }
     }
 

@@ -76,19 +76,29 @@ fn both_documents_are_one_configuration() {
 
 #[test]
 fn on_and_off_need_no_quotes() {
-    let config = agent("acceleration: off\nshortCuts: on\nsocketLB: off").unwrap();
+    let config = agent("acceleration: off\nbypass: on\nsocketLB: off").unwrap();
     assert_eq!(config.acceleration.value, Acceleration::Off);
-    assert_eq!(config.short_cuts.value, ShortCuts::On);
+    assert_eq!(config.bypass.value, Bypass::On);
     assert_eq!(config.socket_mode(), Settings::SOCKETS_OFF);
     assert!(agent("echo: off").is_err(), "it has no such word");
 }
 
 #[test]
-fn short_cuts_beside_kube_proxys_masquerade_are_a_warning() {
+fn bypass_beside_kube_proxys_masquerade_is_a_warning() {
     let warnings = |text| agent(text).unwrap().warnings;
-    let expected = "shortCuts: ignored because masquerade is kube-proxy".to_owned();
-    assert_eq!(warnings("shortCuts: on\nmasquerade: kube-proxy"), [expected]);
-    assert_eq!(warnings("shortCuts: on"), Vec::<String>::new());
+    let expected = "bypass: ignored because masquerade is kube-proxy".to_owned();
+    assert_eq!(warnings("bypass: on\nmasquerade: kube-proxy"), [expected]);
+    assert_eq!(warnings("bypass: on"), Vec::<String>::new());
+}
+
+#[test]
+fn former_name_of_bypass_is_read_with_a_warning() {
+    let config = agent("shortCuts: on").unwrap();
+    assert_eq!(config.bypass.value, Bypass::On);
+    assert_eq!(config.warnings, ["shortCuts: this is the former name of bypass; rename it"]);
+    let text = agent("bypass: on\nshortCuts: on").unwrap_err().to_string();
+    assert!(text.contains("shortCuts: is the former name of bypass"), "{text}");
+    assert!(agent("shortCuts: perhaps").is_err(), "it has no such word");
 }
 
 #[test]

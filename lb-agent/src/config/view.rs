@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::agent::{ACCELERATION, ECHO, MASQUERADE, SHORT_CUTS, SOCKET_LB};
+use super::agent::{ACCELERATION, BYPASS, ECHO, MASQUERADE, SOCKET_LB};
 use super::kube_proxy::{LOG_FORMATS, MODES};
 use super::{
     AGENT, Config, KUBE_PROXY, NodePortAddresses, Pattern, Setting, SettingOrigin, values,
@@ -77,7 +77,7 @@ impl Config {
             entry("masquerade", &self.masquerade, word(&MASQUERADE)),
             entry("socketLB", &self.socket_lb, word(&SOCKET_LB)),
             entry("acceleration", &self.acceleration, word(&ACCELERATION)),
-            entry("shortCuts", &self.short_cuts, word(&SHORT_CUTS)),
+            entry("bypass", &self.bypass, word(&BYPASS)),
             entry("echo", &self.echo, word(&ECHO)),
             plain("localhostNodePorts", &self.localhost_node_ports),
             entry("externalDevices", &self.external_devices, patterns),

@@ -137,7 +137,7 @@ impl Devices {
         self.attach_xdp();
         let redirect_targets = self.acceleration.redirect_targets();
         let (_, attached) = self.attachments.parts();
-        attached.write_flags(&redirect_targets, self.facts.config.has_short_cuts(), &mut self.maps);
+        attached.write_flags(&redirect_targets, self.facts.config.has_bypass(), &mut self.maps);
     }
 
     fn attach_xdp(&mut self) {

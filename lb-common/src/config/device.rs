@@ -28,7 +28,7 @@ impl Device {
     pub const LOCAL_CLIENTS: u32 = 1;
     /// The interface transmits frames that XDP programs of other interfaces redirect to it.
     pub const TAKES_FRAMES: u32 = 2;
-    /// Packets may bypass the stack by this interface, in and out (`shortCuts: on`).
+    /// Packets may bypass the stack by this interface, in and out (`bypass: on`).
     pub const BYPASS: u32 = 4;
     /// The other end of the interface is in a pod, with nothing in between (`bpf_redirect_peer`).
     pub const PEER: u32 = 8;

@@ -17,6 +17,7 @@ mod accelerator;
 mod affinity;
 mod answers;
 mod beginning;
+mod bypass;
 mod cluster_ip;
 mod collided;
 mod delivery;
@@ -51,7 +52,6 @@ mod sctp;
 mod sets;
 mod shapes;
 mod shared_source;
-mod short_cuts;
 mod silent_sockets;
 mod taken_over;
 
@@ -86,7 +86,7 @@ pub fn all() -> Vec<Fixture> {
         accelerated::all(),
         redirected::all(),
         shared_source::all(),
-        short_cuts::all(),
+        bypass::all(),
         silent_sockets::all(),
         sctp::all(),
         races::all(),

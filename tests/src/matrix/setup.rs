@@ -39,13 +39,13 @@ pub enum Proxy {
 pub const SETTINGS: [(Proxy, &str); 10] = [
     (Proxy::Ours, "socketLB: all"),
     (Proxy::Ours, "socketLB: 'off'"),
-    (Proxy::Ours, "shortCuts: 'on'"),
+    (Proxy::Ours, "bypass: 'on'"),
     (Proxy::Ours, "acceleration: native"),
     (Proxy::Ours, "localhostNodePorts: true\necho: reject\nacceleration: 'off'"),
     (Proxy::Ours, "externalDevices: [eth0]\npodDevices: [veth*]"),
-    (Proxy::Ours, "socketLB: 'off'\nacceleration: native\nshortCuts: 'on'"),
+    (Proxy::Ours, "socketLB: 'off'\nacceleration: native\nbypass: 'on'"),
     (Proxy::OursMasquerading, "socketLB: all"),
-    (Proxy::OursMasquerading, "socketLB: 'off'\nshortCuts: 'on'"),
+    (Proxy::OursMasquerading, "socketLB: 'off'\nbypass: 'on'"),
     (Proxy::OursMasquerading, "acceleration: native"),
 ];
 

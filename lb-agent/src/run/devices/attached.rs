@@ -68,14 +68,14 @@ impl Attached {
     pub(super) fn write_flags(
         &mut self,
         redirect_targets: &BTreeSet<u32>,
-        has_short_cuts: bool,
+        has_bypass: bool,
         maps: &mut Maps,
     ) {
         for (index, assignment) in &self.devices {
             let takes_frames =
                 if redirect_targets.contains(index) { Device::TAKES_FRAMES } else { 0 };
             let has_link = matches!(assignment.role, Role::Pod | Role::External);
-            let opens = if has_short_cuts && has_link { Device::BYPASS } else { 0 };
+            let opens = if has_bypass && has_link { Device::BYPASS } else { 0 };
             write(&mut self.flags, maps, assignment, takes_frames | opens);
         }
     }

@@ -15,7 +15,7 @@ impl Devices {
         let ports = ports_of_translated_sources();
         let answer_ports = self.facts.widen(&ports);
         let facts = &self.facts;
-        let bypasses = if facts.config.has_short_cuts() { Settings::BYPASSES } else { 0 };
+        let bypasses = if facts.config.has_bypass() { Settings::BYPASSES } else { 0 };
         let accelerated = if self.acceleration.may_be_on() { Settings::ACCELERATED } else { 0 };
         let primary = facts.identity.primary;
         let address = |ip: Option<IpAddr>| ip.map_or(Ip::UNSPECIFIED, Ip::from);

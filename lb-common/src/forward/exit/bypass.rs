@@ -1,7 +1,7 @@
 //! The bypass of the stack at tc, in both directions of a flow: from the interface of one end straight to that of the
 //! other (ADR 0021).
 //!
-//! It needs `shortCuts: on`, and takes whole and plain packets that a router would forward, and that came by the
+//! It needs `bypass: on`, and takes whole and plain packets that a router would forward, and that came by the
 //! interface behind which the kernel knows their source. The first packet of a flow goes through the stack. A packet
 //! without a next hop goes through the stack as well, and is translated where it is without a bypass.
 

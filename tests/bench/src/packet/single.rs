@@ -175,10 +175,10 @@ fn far(kind: Kind) -> [Endpoint; 3] {
 }
 
 /// A pod's flow to a backend on another node, with or without the stack bypass.
-fn flow(kind: Kind, has_short_cuts: bool) -> Result<Fake> {
+fn flow(kind: Kind, has_bypass: bool) -> Result<Fake> {
     let [pod, asked, remote] = far(kind);
     let mut node = ours::node_of_now();
-    if has_short_cuts {
+    if has_bypass {
         node.settings.node.flags |= Settings::BYPASSES;
         for device in node.devices.values_mut() {
             device.flags |= Device::BYPASS;
@@ -207,15 +207,15 @@ fn establish(node: &Fake) {
 }
 
 /// A flow as by [`flow`], and the pod's next packet.
-fn asks(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
+fn asks(kind: Kind, has_bypass: bool) -> Result<(Fake, Vec<u8>)> {
     let [pod, asked, _] = far(kind);
-    Ok((flow(kind, has_short_cuts)?, from_hop(pod, asked, kind)))
+    Ok((flow(kind, has_bypass)?, from_hop(pod, asked, kind)))
 }
 
 /// A flow as by [`flow`], and the backend's next packet.
-fn answers(kind: Kind, has_short_cuts: bool) -> Result<(Fake, Vec<u8>)> {
+fn answers(kind: Kind, has_bypass: bool) -> Result<(Fake, Vec<u8>)> {
     let [pod, _, remote] = far(kind);
-    Ok((flow(kind, has_short_cuts)?, from_hop(remote, pod, kind)))
+    Ok((flow(kind, has_bypass)?, from_hop(remote, pod, kind)))
 }
 
 /// A later packet from the next hop to which the kernel would send the answer: only such a packet bypasses the stack

@@ -84,7 +84,7 @@ impl ProxyKind {
             Self::Nftables => Agent::KubeProxy(Mode::Nftables),
             Self::Iptables => Agent::KubeProxy(Mode::Iptables),
             Self::Ours => Agent::Ours(""),
-            Self::OursStack => Agent::Ours("shortCuts: off\n"),
+            Self::OursStack => Agent::Ours("bypass: off\n"),
             Self::OursSockets => Agent::Ours("socketLB: all\n"),
             Self::OursXdp => Agent::Ours("acceleration: native\n"),
             Self::Minimal => Agent::Minimal { through_stack: false },

@@ -1,4 +1,4 @@
-//! The setting `shortCuts: on`: packets of established flows bypass the stack; forged and oversized packets do not (ADR
+//! The setting `bypass: on`: packets of established flows bypass the stack; forged and oversized packets do not (ADR
 //! 0021).
 
 use anyhow::{Context as _, Result, ensure};
@@ -26,7 +26,7 @@ fn start(builder: Builder) -> Result<(Rig, Vec<Service>)> {
     });
     let services: Vec<Service> = services.collect::<Result<_>>()?;
     services.iter().try_for_each(|service| rig.manifests().apply(service))?;
-    let config = rig.configuration("shortCuts: 'on'")?;
+    let config = rig.configuration("bypass: 'on'")?;
     rig.start_agents(&[&config])?;
     Ok((rig, services))
 }
