@@ -17,6 +17,15 @@ use super::CAPACITY;
 /// second.
 const GO: (u32, Duration) = (300, Duration::from_millis(10));
 
+/// Waits, where packet `number` of a flood is the last of those that are sent at once.
+pub(super) fn keep_pace(number: u32, began: Instant) {
+    let (packets, time) = GO;
+    if number.is_multiple_of(packets) {
+        // The time of sending counts: the pause ends when the next packets are due.
+        wait::pass((time * (number / packets)).saturating_sub(began.elapsed()));
+    }
+}
+
 /// The parameters of a flood, which each of its senders uses in each family.
 #[derive(Clone, Copy)]
 pub(super) struct Flood {
@@ -97,10 +106,8 @@ impl Flood {
             let [source, to] = [SocketAddr::new(ip, port), target].map(|end| at(&end.to_string()));
             // A full send queue is not an error: the flood continues.
             sent += u32::from(hand.send(&Datagram::new(source, to, kind), target).is_ok());
-            let (packets, time) = GO;
-            if self.is_paced && number % packets == 0 {
-                // The time of sending counts: the pause ends when the next packets are due.
-                wait::pass((time * (number / packets)).saturating_sub(began.elapsed()));
+            if self.is_paced {
+                keep_pace(number, began);
             }
         }
         Ok(sent)

@@ -13,6 +13,7 @@ use lb_tests::traffic::{Ask, Handmade, pieces};
 use lb_tests::wait;
 
 use super::NODE_PORT;
+use super::flood::keep_pace;
 
 in_both_shapes!(fragments_of_one_pod_spare_those_of_others);
 
@@ -20,11 +21,8 @@ in_both_shapes!(fragments_of_one_pod_spare_those_of_others);
 const SIZES: [usize; 3] = [1_473, 4_000, 20_001];
 /// The payload of a handmade fragment in bytes.
 const PIECE: usize = 1_400;
-/// The fragments that are sent at once, and the pause after them: at most 40,000 fragments a second.
-///
-/// The queue of packets of a CPU (`netdev_max_backlog`) has 1,000 places; beyond them the kernel drops packets of all.
-const AT_ONCE: u32 = 200;
-const PAUSE: Duration = Duration::from_millis(5);
+/// The pause of the other clients, who leave time to the flood.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// The fragment tables have no quotas: a sender that fills them with incomplete datagrams displaces fragments of
 /// others. But the others' fragments need the tables for milliseconds only.
@@ -55,6 +53,7 @@ fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
                 parts.iter().try_for_each(|part| hand.send(part, node_port))?;
                 hand.answer(node_port, 4_000).context("pieces in another order")?;
                 answers += 1;
+                wait::pass(PAUSE);
             }
             sent += flood.join().map_err(|_panic| anyhow!("the flood ended early"))??;
             anyhow::Ok(())
@@ -69,21 +68,20 @@ fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Sends the first or the last fragment of each of many datagrams to a Service, so that none becomes complete. Returns
-/// the number of fragments.
+/// Sends the first or the last fragment of each of many datagrams to a Service, so that none becomes complete, 30,000 a
+/// second. Returns the number of fragments.
 fn flood(rig: &Rig, flooded: &Service, family: Family) -> Result<u32> {
     let (flooder, to) = (rig.pod(0, 0)?, flooded.frontend(family));
     let hand = Handmade::open(flooder, flooder.addresses().socket(family, 26_400))?;
-    let question = hand.question(to, 2_000);
-    let mut sent = 0;
-    for number in 0..campaign::size(10_000, 1_000_000) {
-        let parts = pieces(&question, PIECE, 1 << 20 | number);
-        let part = if number % 2 == 0 { parts.first() } else { parts.last() };
-        // The queue of the interface may be full for a moment.
-        sent += u32::from(hand.send(part.context("a piece")?, to).is_ok());
-        if number % AT_ONCE == 0 {
-            wait::pass(PAUSE);
-        }
+    let mut parts = pieces(&hand.question(to, 2 * PIECE - 100), PIECE, 0);
+    ensure!(parts.len() == 2, "{} fragments", parts.len());
+    let (mut sent, began) = (0, Instant::now());
+    for number in 0..campaign::size(10_000, 30 * 30_000) {
+        let part = parts.get_mut(number as usize % 2).context("a fragment")?;
+        part.piece.as_mut().context("a fragment")?.id = 1 << 20 | number;
+        // A full send queue is not an error: the flood continues.
+        sent += u32::from(hand.send(part, to).is_ok());
+        keep_pace(number, began);
     }
     Ok(sent)
 }
