@@ -41,6 +41,10 @@ pub(super) fn remedy(verdict: Verdict, name: Option<&String>) -> Option<String> 
         Verdict::Drop(DropReason::NoRoute) => {
             "add a route from this node to the backend".to_owned()
         }
+        // A frontend was found, so only a connection of this node with these ends precedes it (ADR 0035).
+        Verdict::Pass(PassReason::NotOurs) if name.is_some() => {
+            "the packet is a reply in a connection of this node: use another source port".to_owned()
+        }
         Verdict::Pass(PassReason::NotOurs) => {
             "use a frontend: `lb-agent lb list` shows all of them, `lb-agent status` shows problems"
                 .to_owned()

@@ -1,4 +1,4 @@
-use lb_common::event::{DropReason, Translation};
+use lb_common::event::{DropReason, PassReason, Translation};
 
 use super::*;
 
@@ -35,9 +35,12 @@ fn refusal_names_a_remedy() {
         (Verdict::Drop(DropReason::NoLocalBackend), "kubernetes.io/service-name=web"),
         (Verdict::Drop(DropReason::SourceNotAllowed), "loadBalancerSourceRanges"),
         (Verdict::Returned(Return::UnknownPort), "lb-agent lb list"),
+        (Verdict::Pass(PassReason::NotOurs), "use another source port"),
     ] {
         let said = remedy(verdict, Some(&name)).expect("a remedy");
         assert!(said.contains(words), "{said}");
     }
+    let said = remedy(Verdict::Pass(PassReason::NotOurs), None).expect("a remedy");
+    assert!(said.contains("use a frontend"), "{said}");
     assert_eq!(remedy(Verdict::Translated(Translation::NewFlow), None), None);
 }
