@@ -63,7 +63,8 @@ impl Open {
 fn socket(of: &Member, family: Family, kind: Type, port: u16) -> Result<Socket> {
     let address = of.addresses().socket(family, port);
     let socket = of.home().run_in(|| Socket::new(Domain::for_address(address), kind, None))??;
-    socket.set_reuse_address(true)?;
+    // With SO_REUSEADDR the kernel may choose a port that another socket has, at which this one cannot listen.
+    socket.set_reuse_address(port != 0)?;
     socket.bind(&address.into())?;
     socket.set_read_timeout(Some(PATIENCE))?;
     Ok(socket)
@@ -203,16 +204,20 @@ fn connections_from_a_node_port_go_on_during_a_take_over_and_after(shape: Shape)
     let translation = |family| (service.frontend(family), pod.socket(family, TARGET));
     by_hand::write(rig.node(0)?.netns(), "kube-proxy", &Family::ALL.map(translation))?;
     rig.start_agents(&[])?;
+    masquerade(&rig, rig.pod(0, 1)?, port)?;
     let mut all = Vec::new();
     for family in Family::ALL {
         for kind in [Type::DGRAM, Type::STREAM] {
             let own = socket(rig.node(0)?, family, kind, port)?;
-            let (mut open, from) = open(own, socket(rig.client(), family, kind, 0)?)?;
-            ensure!(from == port, "from {from}, not {port}");
-            if let Open::Datagrams(..) = open {
-                open.is_alive()?;
+            // No lookup finds a socket for the connections of a pod.
+            for client in [own, socket(rig.pod(0, 1)?, family, kind, 0)?] {
+                let (mut open, from) = open(client, socket(rig.client(), family, kind, 0)?)?;
+                ensure!(from == port, "from {from}, not {port}");
+                if let Open::Datagrams(..) = open {
+                    open.is_alive()?;
+                }
+                all.push(open);
             }
-            all.push(open);
         }
     }
     let agent = rig.agent(0)?;

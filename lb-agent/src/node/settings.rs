@@ -50,8 +50,8 @@ pub fn overlap_of_ports() -> Option<String> {
         let (first, last) = (SHARED.start(), SHARED.end());
         format!(
             "net.ipv4.ip_local_port_range is {low} to {high} and leaves no ports for translated sources: they share \
-             {first} to {last} with connections of this host to the same backend; leave at least {FEW} ports \
-             free outside of the NodePorts, such as with 32768 to 60999"
+             {first} to {last} with connections of this host, and ports towards one backend may run out; leave at \
+             least {FEW} ports free outside of the NodePorts, such as with 32768 to 60999"
         )
     })
 }

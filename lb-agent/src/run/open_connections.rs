@@ -1,8 +1,9 @@
-//! Records for the data path which masqueraded connections are open when their port becomes one of a frontend: packets
+//! Records for the data path which connections of this node are open when their port becomes one of a frontend: packets
 //! that arrive on them are answers, not requests to the Service (ADR 0035).
 //!
 //! The program at egress always records packets that leave from the usual range of `NodePorts`, and from ports and
-//! addresses of frontends. The data path looks up sockets of the node by itself.
+//! addresses of frontends. The data path looks up most sockets of the node by itself, but none that is bound to another
+//! interface than that of the packet: a VRF, or a VLAN over the card.
 //!
 //! Some connections are missing in this record: those that sent nothing since the programs were attached, those from a
 //! port without a frontend, and TCP connections during a take-over, because a segment does not show whether netfilter
@@ -99,14 +100,15 @@ impl OpenConnections {
                 || new.contains(&Frontend::node_port(own.ip, own.port, own.protocol))
                 || new.contains(own)
         };
-        let found = match open::followed(is_meant) {
-            Ok(found) => found,
+        let mut found = open::sockets(is_meant).unwrap_or_else(|error| {
+            warn!(%error, "open sockets of this node could not be listed");
+            Vec::new()
+        });
+        match open::followed(is_meant) {
+            Ok(followed) => found.extend(followed),
             // Without conntrack no connection is masqueraded.
-            Err(error) => {
-                debug!(%error, "open connections of netfilter could not be listed");
-                return;
-            }
-        };
+            Err(error) => debug!(%error, "open connections of netfilter could not be listed"),
+        }
         let hashes: Vec<u64> =
             found.iter().map(|(protocol, tuple)| hash::whole(tuple, *protocol)).collect();
         match self.maps.record_own_answers(&hashes) {
@@ -118,7 +120,7 @@ impl OpenConnections {
                 let error = crate::chain(&error);
                 warn!(
                     error,
-                    "replies on open masqueraded connections may be treated as requests to a NodePort"
+                    "replies on open connections of this node may be treated as requests to a NodePort"
                 );
             }
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::vec::Vec;
 
 use super::KnownRoute;
-use crate::addr::{Ip, Protocol};
+use crate::addr::{Endpoint, Ip, Protocol};
 use crate::config::{Device, Settings};
 use crate::event::Event;
 use crate::flow::{Affinity, Client, Flow, FlowKey, Fragment, Held, Ports, Tuple};
@@ -43,6 +43,9 @@ pub struct Fake {
     pub routes: BTreeMap<Ip, KnownRoute>,
     /// The packets that arrive for sockets of the node: no table either.
     pub sockets: BTreeSet<(Protocol, Tuple)>,
+    /// Ports of the node at which sockets without a peer wait: TCP listeners and unconnected UDP sockets. The host run
+    /// ignores them, as [`crate::hook::Hooked::has_socket`] must.
+    pub waiting: Vec<(Protocol, Endpoint)>,
     pub flows: RefCell<BTreeMap<FlowKey, Flow>>,
     /// `TRANSIENT4` and `TRANSIENT6`; an entry is displaced only where a test removes it.
     pub transient: RefCell<BTreeMap<FlowKey, Flow>>,
@@ -86,6 +89,7 @@ impl Default for Fake {
             devices: BTreeMap::new(),
             routes: BTreeMap::new(),
             sockets: BTreeSet::new(),
+            waiting: Vec::new(),
             flows: RefCell::default(),
             transient: RefCell::default(),
             in_use: RefCell::default(),

@@ -2,10 +2,10 @@
 //!
 //! No packet is sent: a UDP socket is connected, and a TCP socket is established, by `TCP_REPAIR` (Linux 3.5).
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use anyhow::{Context as _, Result, ensure};
-use lb_common::addr::{Ip, Port, Protocol};
+use anyhow::{Context as _, Result, bail};
+use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::flow::Tuple;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
@@ -13,15 +13,37 @@ use socket2::{Domain, Socket, Type};
 /// The mark of these sockets, which leads to a routing table with a route to every address. Packets have no mark.
 pub(super) const MARK: u32 = 0x736f;
 
+/// The type of a transport's sockets.
+fn kind(protocol: Protocol) -> Result<Type> {
+    match protocol {
+        Protocol::TCP => Ok(Type::STREAM),
+        Protocol::UDP => Ok(Type::DGRAM),
+        _ => bail!("{protocol:?} has no lookup of sockets"),
+    }
+}
+
+/// Opens a socket that waits at the port of an end of the node, at every address: a listener, or an unconnected one.
+pub(super) fn wait(protocol: Protocol, own: &Endpoint) -> Result<Socket> {
+    let port = own.port.get();
+    let all: SocketAddr = if own.ip.is_v4() {
+        (Ipv4Addr::UNSPECIFIED, port).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, port).into()
+    };
+    let socket = Socket::new(Domain::for_address(all), kind(protocol)?, None)?;
+    socket.bind(&all.into()).with_context(|| format!("bind to {all}"))?;
+    if protocol == Protocol::TCP {
+        socket.listen(1)?;
+    }
+    Ok(socket)
+}
+
 /// Opens a socket that gets packets of this tuple.
 pub(super) fn open(protocol: Protocol, tuple: &Tuple) -> Result<Socket> {
     let end = |ip: Ip, port: Port| SocketAddr::new(ip.into(), port.get());
     let peer = end(tuple.source, tuple.source_port);
     let own = end(tuple.destination, tuple.destination_port);
-    let is_tcp = protocol == Protocol::TCP;
-    ensure!(is_tcp || protocol == Protocol::UDP, "{protocol:?} has no lookup of sockets");
-    let kind = if is_tcp { Type::STREAM } else { Type::DGRAM };
-    let socket = Socket::new(Domain::for_address(own), kind, None)?;
+    let socket = Socket::new(Domain::for_address(own), kind(protocol)?, None)?;
     socket.set_mark(MARK)?;
     // The fixtures' addresses of the node are on no interface.
     if own.is_ipv4() {
@@ -30,7 +52,7 @@ pub(super) fn open(protocol: Protocol, tuple: &Tuple) -> Result<Socket> {
         socket.set_freebind_v6(true)?;
     }
     socket.bind(&own.into()).with_context(|| format!("bind to {own}"))?;
-    if is_tcp {
+    if protocol == Protocol::TCP {
         setsockopt(&socket, sockopt::TcpRepair, &1).context("TCP_REPAIR")?;
     }
     socket.connect(&peer.into()).with_context(|| format!("connect to {peer}"))?;

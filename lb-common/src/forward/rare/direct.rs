@@ -248,7 +248,7 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     }
     let protocol = headers.key.protocol;
     let hash = hash::whole(&found.answers.key.tuple, protocol);
-    // Segments that reply to such a packet pass during a take-over; the agent records these connections when it ends.
+    // Segments that reply to such a packet pass during a take-over; the agent lists them when it ends.
     let may_be_netfilters = settings.has(Settings::TAKE_OVER)
         && (protocol == Protocol::TCP || tables.is_inherited(hash));
     // The record is written only once, since an update locks a list of all CPUs.

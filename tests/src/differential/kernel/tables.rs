@@ -70,6 +70,9 @@ impl Kernel {
         for (protocol, tuple) in &tables.sockets {
             self.sockets.push(sockets::open(*protocol, tuple)?);
         }
+        for (protocol, own) in &tables.waiting {
+            self.sockets.push(sockets::wait(*protocol, own)?);
+        }
         self.load_remembered(tables, order)?;
         let granted = if tables.rejects.get() { 0 } else { u64::MAX };
         self.put_rejections(granted)?;
