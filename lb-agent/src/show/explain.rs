@@ -2,20 +2,21 @@
 //!
 //! The maps do not change, and no agent is needed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::bytes::{Bytes, Home, KnownRoute};
 use lb_common::event::{DropReason, Verdict};
+use lb_common::flow::Tuple;
 use lb_common::forward::{Next, Scratch, whole};
 use lb_common::service::{Frontend, Service};
 
 use super::Error;
-use crate::datapath::open;
+use crate::datapath;
 use crate::maps::Maps;
-use crate::node::open::sockets;
+use crate::node::open;
 use crate::state_file::StateFile;
 
 mod explanation;
@@ -50,10 +51,11 @@ pub fn explain(bpf_dir: &Path, asked: &ClientPacket) -> Result<Explanation, Erro
     if from.is_ipv4() != to.is_ipv4() {
         return Err(Error::Families(from, to));
     }
-    let maps = open(bpf_dir)?;
+    let maps = datapath::open(bpf_dir)?;
     let settings = maps.settings()?;
     let origin = PacketOrigin::find(&maps, &settings, asked)?;
-    let mut passed = pass(&maps, &origin, asked, BTreeMap::new())?;
+    let sockets = replies_to_sockets(asked)?;
+    let mut passed = pass(&maps, &origin, asked, BTreeMap::new(), &sockets)?;
     if passed.verdict == Verdict::Drop(DropReason::NoRoute) {
         // The route of a packet of this node is queried only when its backend is known.
         let Scratch { next, pair, found, .. } = &*passed.scratch;
@@ -62,12 +64,23 @@ pub fn explain(bpf_dir: &Path, asked: &ClientPacket) -> Result<Explanation, Erro
         if let Ok(found) = route::to(IpAddr::from(backend)) {
             let source = found.source.map(Ip::from).unwrap_or_default();
             let known = KnownRoute { mtu: MTU, route: None, device: found.device, source };
-            passed = pass(&maps, &origin, asked, [(backend, known)].into())?;
+            passed = pass(&maps, &origin, asked, [(backend, known)].into(), &sockets)?;
         }
     }
     let frontend = frontend(&maps, asked, &passed)?;
     let state_file = StateFile::read(bpf_dir);
     Ok(explanation::explain(&settings, &state_file, &origin, asked, frontend, &passed))
+}
+
+/// Returns the packets that sockets of this node receive as replies, with the packet's destination. A TCP packet to be
+/// explained is a SYN, which is never a reply.
+fn replies_to_sockets(asked: &ClientPacket) -> Result<BTreeSet<(Protocol, Tuple)>, Error> {
+    if asked.protocol == Protocol::TCP {
+        return Ok(BTreeSet::new());
+    }
+    let to = Frontend::new(asked.to.ip().into(), Port::new(asked.to.port()), asked.protocol);
+    let open = open::sockets(|own| *own == to).map_err(Error::Sockets)?;
+    Ok(open.into_iter().collect())
 }
 
 /// The verdict of a packet, and the working memory after it.
@@ -81,13 +94,13 @@ fn pass(
     origin: &PacketOrigin,
     asked: &ClientPacket,
     routes: BTreeMap<Ip, KnownRoute>,
+    sockets: &BTreeSet<(Protocol, Tuple)>,
 ) -> Result<Passed, Error> {
     let live = Live::new(maps)?;
     let bytes = packet::first(asked.protocol, asked.from, asked.to);
     let mut packet = Bytes::new(bytes, Home::Skb);
     (packet.device, packet.from_host, packet.routes) = (origin.device, origin.is_node, routes);
-    let to = Frontend::new(asked.to.ip().into(), Port::new(asked.to.port()), asked.protocol);
-    packet.sockets = sockets(|own| *own == to).map_err(Error::Sockets)?.into_iter().collect();
+    packet.sockets.clone_from(sockets);
     let mut scratch: Box<Scratch> = Box::default();
     // These are the functions of the kernel's programs, applied to the maps as they are now.
     let handle = if origin.is_node { whole::egress } else { whole::ingress };
