@@ -4,10 +4,13 @@
 //! each case is written once. Nothing here is compiled for the kernel.
 #![expect(clippy::panic, reason = "test doubles: a broken fixture must stop the test that uses it")]
 
+use core::ops::RangeInclusive;
 use std::format;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::addr::{Endpoint, Ip, Port};
+use crate::addr::{Endpoint, Ip, Port, Protocol};
+use crate::flow::Tuple;
+use crate::hash;
 
 mod build;
 mod dissect;
@@ -22,6 +25,21 @@ pub use build::{Datagram, Piece, Transport};
 pub use dissect::{assert_packet_eq, fields, wrong_checksums};
 pub use fixture::{Fixture, Step, is_fast, run, run_both, run_in, run_l3, run_whole};
 pub use node::{Fake, Meanwhile};
+
+/// The `turn`-th port that is tried for the translated source of a client's packets, from the range of a node.
+pub fn source_port(
+    range: &RangeInclusive<u16>,
+    tuple: &Tuple,
+    protocol: Protocol,
+    turn: u32,
+) -> Port {
+    let first = (hash::client(tuple, protocol) >> 16) + u32::from(tuple.source_port.get());
+    let wish = first.wrapping_add(0x9e37_79b9_u32.wrapping_mul(turn));
+    // For a privileged port the data path tries privileged ones.
+    let range = if tuple.source_port.get() < 1_024 { &(600..=1_023) } else { range };
+    let width = u32::from(range.end() - range.start()) + 1;
+    Port::new(range.start() + (wish % width) as u16)
+}
 
 /// An address in its usual text form.
 pub fn ip(text: &str) -> Ip {

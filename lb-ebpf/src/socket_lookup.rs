@@ -9,11 +9,11 @@ use aya_ebpf::helpers::generated::{bpf_sk_lookup_udp, bpf_sk_release, bpf_skc_lo
 use lb_common::addr::{Port, Protocol};
 use lb_common::flow::Tuple;
 
-/// `BPF_F_CURRENT_NETNS`: -1.
+/// `BPF_F_CURRENT_NETNS`, which is -1: the network namespace of the interface.
 const CURRENT: u64 = u64::MAX;
 /// `TCP_CLOSE` (`net/tcp_states.h`), which UDP sockets without a peer have.
 const UNCONNECTED: u32 = 7;
-/// `TCP_LISTEN`.
+/// `TCP_LISTEN`, which a socket has that accepts connections of any peer.
 const LISTEN: u32 = 10;
 
 /// Whether a socket has a peer, and gets packets of this tuple. `context`: the program's own, of an skb or of an XDP

@@ -16,8 +16,8 @@ mod shared;
 
 pub(crate) use asking::IMPATIENT;
 pub use asking::{
-    all_dropped, answered_by, answered_outside, ask, askers, different_servers, dropped, longer,
-    matrix, refused, servers, until, until_within,
+    all_dropped, answered_by, answered_outside, ask, askers, different_servers, dropped, exchange,
+    longer, matrix, refused, servers, until, until_within,
 };
 pub use one_port::{from_one_port, unused_port};
 pub use shared::Shared;

@@ -1,19 +1,19 @@
 //! Flows that differ before translation also differ after it, whichever ports their clients chose.
 
 use std::net::SocketAddr;
-use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use lb_common::addr::{Endpoint, Port, Protocol as transport};
+use lb_agent::node::settings::ports_of_translated_sources;
+use lb_common::addr::Protocol as transport;
+use lb_common::fake::{at, source_port};
 use lb_common::flow::Tuple;
-use lb_common::hash;
 use lb_tests::agent::{Agent, Source};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{self, Rig, Shared, TARGET, ask, matrix, unused_port};
-use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::topology::{Family, Member, Node, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol, Tally};
 use lb_tests::wait::wait_until_ok;
 
@@ -29,8 +29,6 @@ in_both_shapes!(
     masqueraded_flow_avoids_the_port_of_a_silent_connection_of_the_host,
 );
 
-/// The ports for translated sources, with the kernel's default range of ports for sockets.
-const SOURCES: RangeInclusive<u16> = 1_024..=29_999;
 /// The number of questions of each of two concurrent clients.
 const ASKED: u32 = 200;
 
@@ -187,7 +185,7 @@ fn masqueraded_flow_avoids_the_port_of_a_silent_connection_of_the_host(shape: Sh
         let from = client.socket(family, unused_port());
         let question = Ask::new(protocol, node.socket(family, 30_080)).from_port(from.port());
         let backend = rig.pod(1, 1)?.addresses().socket(family, TARGET);
-        let port = first_source(from, backend, protocol);
+        let port = first_source(rig.node(0)?, from, backend, protocol)?;
         let direct = Ask::new(protocol, backend).from_port(port);
         let direct = rig.node(0)?.peer().keep(direct).with_context(|| format!("from {port}"))?;
         drop(direct.ask()?);
@@ -206,13 +204,17 @@ fn masqueraded_flow_avoids_the_port_of_a_silent_connection_of_the_host(shape: Sh
     Ok(())
 }
 
-/// The port that the data path tries first for a masqueraded flow.
-fn first_source(client: SocketAddr, backend: SocketAddr, protocol: Protocol) -> u16 {
-    let end = |it: SocketAddr| Endpoint::new(it.ip().into(), Port::new(it.port()));
+/// The port that the data path of a node tries first for a masqueraded flow.
+fn first_source(
+    node: &Node,
+    client: SocketAddr,
+    backend: SocketAddr,
+    protocol: Protocol,
+) -> Result<u16> {
+    let range = node.home().run_in(ports_of_translated_sources)?;
+    let tuple = Tuple::new(at(&client.to_string()), at(&backend.to_string()));
     let number = if protocol == Protocol::Tcp { transport::TCP } else { transport::UDP };
-    let hash = hash::client(&Tuple::new(end(client), end(backend)), number);
-    let width = u32::from(SOURCES.end() - SOURCES.start()) + 1;
-    SOURCES.start() + (((hash >> 16) + u32::from(client.port())) % width) as u16
+    Ok(source_port(&range, &tuple, number, 0).get())
 }
 
 /// The kernel may assign any port to the node's own connections. `status` reports this as a problem, and neither side

@@ -1,10 +1,10 @@
 //! Datagrams larger than the MTU: fragments of questions and of answers arrive.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, Shared, TARGET, ask};
-use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
+use lb_tests::rig::{Rig, Shared, TARGET, ask, exchange};
+use lb_tests::topology::{Addresses, Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, pieces};
 
 in_both_shapes!(
@@ -29,20 +29,12 @@ fn start(shape: Shape) -> Result<(Shared, [Service; 2])> {
     Ok((rig.start(&[&near, &far])?, [near, far]))
 }
 
-fn exchange(from: &Member, question: Ask) -> Result<()> {
-    for size in SIZES {
-        let answer = ask(from, question.sized(size, size))?;
-        ensure!(answer.peer == question.to, "{answer:?}");
-    }
-    Ok(())
-}
-
 fn large_datagrams_pass_through_a_cluster_ip(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape)?;
     for family in Family::ALL {
         for service in &services {
-            exchange(rig.pod(0, 0)?, Ask::udp(service.frontend(family)))?;
-            exchange(rig.node(0)?, Ask::udp(service.frontend(family)))?;
+            exchange(rig.pod(0, 0)?, Ask::udp(service.frontend(family)), &SIZES)?;
+            exchange(rig.node(0)?, Ask::udp(service.frontend(family)), &SIZES)?;
         }
     }
     Ok(())
@@ -53,7 +45,7 @@ fn large_datagrams_pass_through_a_node_port(shape: Shape) -> Result<()> {
     for family in Family::ALL {
         for port in [30_080, 30_081] {
             let to = rig.node(0)?.addresses().socket(family, port);
-            exchange(rig.client(), Ask::udp(to))?;
+            exchange(rig.client(), Ask::udp(to), &SIZES)?;
         }
     }
     Ok(())

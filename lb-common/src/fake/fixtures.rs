@@ -9,7 +9,6 @@ use super::world::{
 use super::{Datagram, Fake, Fixture, Transport, at};
 use crate::addr::{Port, Protocol};
 use crate::flow::{Flow, FlowKey, Kind, Shown, Side, Tuple};
-use crate::hash;
 use crate::wire::tcp;
 
 mod accelerated;
@@ -117,13 +116,7 @@ pub fn chosen() -> Vec<Fixture> {
 
 /// The `turn`-th source port that is tried for a tuple, from the range of the fixtures' node.
 fn source_port(tuple: &Tuple, protocol: Protocol, turn: u32) -> Port {
-    let first = (hash::client(tuple, protocol) >> 16) + u32::from(tuple.source_port.get());
-    let wish = first.wrapping_add(0x9e37_79b9_u32.wrapping_mul(turn));
-    // For a privileged port the data path tries privileged ones.
-    if tuple.source_port.get() < 1_024 {
-        return Port::new(600 + (wish % 424) as u16);
-    }
-    Port::new(61_000 + (wish % 4_001) as u16)
+    super::source_port(&(61_000..=65_000), tuple, protocol, turn)
 }
 
 /// Adds a flow of a client to a frontend and its backend, with packets of both directions, as an earlier run would have

@@ -121,6 +121,15 @@ pub fn ask(from: &Member, ask: Ask) -> Result<Answer> {
     })
 }
 
+/// Sends questions of these sizes in bytes, and receives answers of the same size.
+pub fn exchange(from: &Member, question: Ask, sizes: &[usize]) -> Result<()> {
+    for size in sizes {
+        let answer = ask(from, question.sized(*size, *size))?;
+        ensure!(answer.peer == question.to, "{answer:?}");
+    }
+    Ok(())
+}
+
 /// Asks once, and fails unless the first packet is refused, as a Service without usable endpoints must do.
 pub fn refused(from: &Member, ask: Ask) -> Result<()> {
     let mut outcome = from.peer().ask(ask);

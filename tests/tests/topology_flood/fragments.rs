@@ -7,8 +7,8 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask};
-use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::rig::{Rig, TARGET, exchange};
+use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, pieces};
 use lb_tests::wait;
 
@@ -45,14 +45,14 @@ fn fragments_of_one_pod_spare_those_of_others(shape: Shape) -> Result<()> {
             let mut exchanges = 0;
             while exchanges < 5 || !flood.is_finished() {
                 exchanges += 1;
-                answers += exchange(rig.pod(0, 1)?, Ask::udp(far.frontend(family)))?;
-                answers += exchange(rig.node(0)?, Ask::udp(near.frontend(family)))?;
+                exchange(rig.pod(0, 1)?, Ask::udp(far.frontend(family)), &SIZES)?;
+                exchange(rig.node(0)?, Ask::udp(near.frontend(family)), &SIZES)?;
                 let number = numbers.next().context("an identification")?;
                 let mut parts = pieces(&hand.question(node_port, 4_000), PIECE, number);
                 parts.reverse();
                 parts.iter().try_for_each(|part| hand.send(part, node_port))?;
                 hand.answer(node_port, 4_000).context("pieces in another order")?;
-                answers += 1;
+                answers += 2 * SIZES.len() + 1;
                 wait::pass(PAUSE);
             }
             sent += flood.join().map_err(|_panic| anyhow!("the flood ended early"))??;
@@ -84,13 +84,4 @@ fn flood(rig: &Rig, flooded: &Service, family: Family) -> Result<u32> {
         keep_pace(number, began);
     }
     Ok(sent)
-}
-
-/// Sends large datagrams, and receives answers of the same size; returns their number.
-fn exchange(from: &Member, question: Ask) -> Result<u32> {
-    for size in SIZES {
-        let answer = ask(from, question.sized(size, size))?;
-        ensure!(answer.peer == question.to, "{answer:?}");
-    }
-    Ok(SIZES.len() as u32)
 }
