@@ -54,9 +54,9 @@ impl Kind {
 pub struct Shown {
     /// A packet that answers or continues: for TCP neither SYN alone nor RST, for other protocols any packet.
     pub established: u8,
-    /// TCP FIN whose sequence number fits ([`crate::forward`] says how).
+    /// TCP FIN whose numbers fit ([`crate::forward`] says how).
     pub fin: u8,
-    /// TCP RST whose sequence number proves it.
+    /// TCP RST whose numbers prove it.
     pub rst: u8,
     /// TCP RST (1) and FIN (2) that nothing proves.
     pub claimed: u8,
@@ -78,6 +78,9 @@ impl Shown {
     /// An unproven FIN says that the sender has closed its direction.
     pub const CLAIMED_FIN: Self = Self { established: 1, claimed: 2, ..Self::NOTHING };
 
+    /// All flags that say that the sender has ended its direction.
+    pub const ENDS: Self = Self { established: 0, fin: 1, rst: 1, claimed: 3 };
+
     /// Whether the direction has continued, and no proven flag has ended it.
     ///
     /// A claim ends nothing: otherwise a forged FIN would put every later packet on the whole path. A flow that ends
@@ -96,8 +99,7 @@ impl Shown {
     /// Whether a connection is over, given the flags of its other direction: one end has reset it, or both have closed
     /// it.
     ///
-    /// One proven FIN and one unproven FIN are enough: a genuine FIN in the middle of fast traffic is not proven
-    /// either.
+    /// One proven FIN and one unproven FIN are enough: a genuine FIN may be unproven, too.
     #[inline(always)]
     pub const fn is_over(self, other: Self) -> bool {
         self.rst | other.rst != 0 || self.ends() && other.ends() && self.fin | other.fin != 0
@@ -123,6 +125,23 @@ impl Shown {
         }
         if other.claimed != 0 {
             self.claimed |= other.claimed;
+        }
+    }
+
+    /// Clears the bytes that are set in the other value, and writes no other byte.
+    #[inline(always)]
+    pub const fn clear(&mut self, other: Self) {
+        if other.established != 0 {
+            self.established = 0;
+        }
+        if other.fin != 0 {
+            self.fin = 0;
+        }
+        if other.rst != 0 {
+            self.rst = 0;
+        }
+        if other.claimed != 0 {
+            self.claimed = 0;
         }
     }
 
@@ -169,7 +188,8 @@ pub struct Flow {
     /// [`Flow::moment`] of the first packet of the flow.
     pub begun: u32,
     /// TCP: the acknowledgement number of a recent packet of this direction, in host byte order, which is the
-    /// sequence number that its sender expected next; 0 where none is known.
+    /// sequence number that its sender expected next; 0 where none is known. After a SYN-ACK, the number that the client
+    /// has to acknowledge.
     pub expected: u32,
 }
 

@@ -25,8 +25,8 @@ pub struct Touch {
     pub shown: Shown,
     /// [`Flow::expected`]; 0 leaves it.
     pub expected: u32,
-    /// Clears [`Flow::shown`]'s `rst`: packets of both directions followed the RST, so it ended nothing.
-    pub is_alive: bool,
+    /// Bytes to be cleared in [`Flow::shown`]: later packets show that what they stand for ended nothing.
+    pub cleared: Shown,
 }
 
 /// The tables of one node. Methods take `&self`: kernel maps are shared between CPUs in any case.

@@ -205,12 +205,14 @@ macro_rules! write_in {
 /// Records the time of a packet in its entry, and the flags that the packet has shown.
 #[inline(always)]
 pub(crate) fn touch(key: &FlowKey, touch: &Touch) {
-    let Shown { established, fin, rst, claimed } = touch.shown;
-    let shown = u32::from_ne_bytes([established, fin, rst, claimed]);
-    let _done: u32 = flow_touch(key, touch.seen, shown, touch.expected, touch.is_alive.into());
+    let word = |Shown { established, fin, rst, claimed }| {
+        u32::from_ne_bytes([established, fin, rst, claimed])
+    };
+    let (shown, cleared) = (word(touch.shown), word(touch.cleared));
+    let _done: u32 = flow_touch(key, touch.seen, shown, touch.expected, cleared);
 }
 
-/// Takes the fields of [`Touch`] one by one, `shown` as its bytes: a structure on the stack would have padding, and the
+/// Takes the fields of [`Touch`] one by one, the [`Shown`] ones as their bytes: a structure on the stack would have padding, and the
 /// verifier accepts no reference to uninitialised bytes.
 #[inline(never)]
 #[unsafe(no_mangle)]
@@ -219,11 +221,14 @@ extern "C" fn flow_touch(
     seen: u64,
     shown: u32,
     expected: u32,
-    is_alive: u32,
+    cleared: u32,
 ) -> u32 {
     let Some(key) = lent(key) else { return 0 };
-    let [established, fin, rst, claimed] = shown.to_ne_bytes();
-    let shown = Shown { established, fin, rst, claimed };
+    let bytes = |word: u32| {
+        let [established, fin, rst, claimed] = word.to_ne_bytes();
+        Shown { established, fin, rst, claimed }
+    };
+    let (shown, cleared) = (bytes(shown), bytes(cleared));
     write_in!(key, flow => {
         // SAFETY: an aligned word of a live element; the last writer of a second wins.
         unsafe { (*flow).seen = seen };
@@ -233,10 +238,8 @@ extern "C" fn flow_touch(
             // SAFETY: an aligned word of a live element.
             unsafe { (*flow).expected = expected };
         }
-        if is_alive != 0 {
-            // SAFETY: one byte of a live element; a RST at the same moment is lost, or recorded again by the next one.
-            unsafe { (*flow).shown.rst = 0 };
-        }
+        // SAFETY: bytes of a live element; a RST or FIN at the same moment is lost, or recorded again by the next one.
+        unsafe { (*flow).shown.clear(cleared) };
     });
     0
 }

@@ -105,6 +105,7 @@ fn connections_end_well(shape: Shape) -> Result<()> {
     }
     patient_ends(&all, PATIENCE)?;
     both_ends_close_at_once(&all, shape)?;
+    both_ends_close_after_a_burst(&all, shape)?;
     patient_ends(&all, USUAL_PATIENCE)?;
     one_end_closes_long_before_the_other(&all, shape)?;
     NAMES.iter().try_for_each(|name| rig.agent(0)?.until_no_flow(name, PORT))
@@ -143,6 +144,43 @@ fn both_ends_close_at_once(paths: &[Path<'_>], shape: Shape) -> Result<()> {
         ensure!(path.resets()? == before, "{}: an end has sent resets", path.to);
     }
     campaign::figure(&format!("closed by both ends at once, {shape:?} pods"), 8 * times, "times");
+    Ok(())
+}
+
+/// Both ends send several windows at once and close behind them, all within one tick of the data path: no packet may be
+/// the only one whose acknowledgement it has recorded.
+fn both_ends_close_after_a_burst(paths: &[Path<'_>], shape: Shape) -> Result<()> {
+    let times = campaign::size(10, 250);
+    let exchange = |end: &TcpStream| -> Result<usize> {
+        thread::scope(|scope| {
+            let sent = scope.spawn(move || -> Result<()> {
+                let mut out = end;
+                out.write_all(&vec![b'.'; 2 * SIZE])?;
+                Ok(end.shutdown(Shutdown::Write)?)
+            });
+            let read = rest(end)?;
+            sent.join().map_err(|_panic| anyhow!("an end ended early"))??;
+            Ok(read)
+        })
+    };
+    for path in paths {
+        for _ in 0..times {
+            let [one, other] = path.connect()?;
+            let read = thread::scope(|scope| {
+                let other = scope.spawn(|| exchange(&other));
+                let one = exchange(&one)?;
+                let other = other.join().map_err(|_panic| anyhow!("an end ended early"))??;
+                Ok::<_, anyhow::Error>([one, other])
+            })
+            .with_context(|| format!("{}", path.to))?;
+            ensure!(read == [2 * SIZE; 2], "{}: {read:?} bytes", path.to);
+        }
+    }
+    campaign::figure(
+        &format!("closed after a burst of both ends, {shape:?} pods"),
+        8 * times,
+        "times",
+    );
     Ok(())
 }
 

@@ -25,6 +25,7 @@ mod direct_and_service;
 mod echo;
 mod flows;
 mod fragments;
+mod handshakes;
 mod host;
 mod host_exits;
 mod host_failures;
@@ -98,6 +99,7 @@ pub fn all() -> Vec<Fixture> {
         quotes::all(),
         host_exits::all(),
         host_failures::all(),
+        handshakes::all(),
     ];
     parts.concat()
 }

@@ -111,9 +111,7 @@ impl Flows for Fake {
             if touch.expected != 0 {
                 flow.expected = touch.expected;
             }
-            if touch.is_alive {
-                flow.shown.rst = 0;
-            }
+            flow.shown.clear(touch.cleared);
         });
     }
 

@@ -5,6 +5,7 @@
 
 pub(super) mod close;
 pub(super) mod flows;
+pub(super) mod opening;
 pub(super) mod tiers;
 
 use crate::config::Settings;

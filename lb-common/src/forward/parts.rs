@@ -164,7 +164,7 @@ pub(super) fn touch<P: Parts<T>, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<()> {
-    if flows::must_touch(tables, &scratch.headers.view, &scratch.found.flow) {
+    if flows::must_touch(packet, tables, &scratch.headers.view, &scratch.found.flow) {
         packet.part(tables, scratch, Part::Touch)?;
     }
     Ok(())

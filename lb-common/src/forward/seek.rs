@@ -89,7 +89,7 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     let known = is_there && (S::PLAIN || !life::is_expired(tables, settings, found));
     let (flow, view) = (shape.flow(packet, found), shape.view(headers));
     if known && follow::is_current(tables, settings, flow, view, is_answer) {
-        if S::PLAIN && !suffices(tables, flow, has_choice) {
+        if S::PLAIN && !suffices(packet, tables, view, flow, has_choice) {
             return GIVE_UP;
         }
         return Ok(Next::Follow);
@@ -100,10 +100,16 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
 /// Whether the translation by the entry that was found is all that a packet needs: no mark, no delivery to a process,
 /// no return by its interface, no redirect.
 #[inline(always)]
-fn suffices<T: Clock>(tables: &T, flow: &Flow, has_choice: bool) -> bool {
+fn suffices<P: Packet, T: Clock>(
+    packet: &P,
+    tables: &T,
+    view: &View,
+    flow: &Flow,
+    has_choice: bool,
+) -> bool {
     matches!(flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
         && !(has_choice && redirect::may_leave(flow))
-        && flows::is_up_to_date(tables, flow)
+        && flows::is_up_to_date(packet, tables, view, flow)
 }
 
 /// Decides about a packet that comes in and follows no flow without a lookup of its frontend. `known`: its entry was
@@ -199,7 +205,8 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
         return Ok(Next::Host);
     }
     let is_there = shape.look_up(packet, tables, &headers.key, found);
-    if S::PLAIN && is_there && !suffices_out(tables, shape.flow(packet, found)) {
+    let (flow, view) = (shape.flow(packet, found), shape.view(headers));
+    if S::PLAIN && is_there && !suffices_out(packet, tables, view, flow) {
         return GIVE_UP;
     }
     let known = is_there && (S::PLAIN || is_alive(tables, settings, &headers.view, found));
@@ -230,8 +237,8 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
 /// The same for a packet that goes out. A masquerade without a service is checked again for each packet
 /// ([`direct::is_stale`]).
 #[inline(always)]
-fn suffices_out<T: Clock>(tables: &T, flow: &Flow) -> bool {
-    flows::is_up_to_date(tables, flow) && !direct::is_own_masquerade(flow)
+fn suffices_out<P: Packet, T: Clock>(packet: &P, tables: &T, view: &View, flow: &Flow) -> bool {
+    flows::is_up_to_date(packet, tables, view, flow) && !direct::is_own_masquerade(flow)
 }
 
 /// Whether a packet that goes out may follow the entry that was found. A SYN is never a reply, whatever flow it meets.

@@ -87,6 +87,13 @@ impl View {
         self.tcp_flags & MASK == tcp::SYN
     }
 
+    /// Whether the packet accepts a TCP connection.
+    #[inline(always)]
+    pub const fn is_syn_ack(&self) -> bool {
+        const MASK: u8 = tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN;
+        self.tcp_flags & MASK == tcp::SYN | tcp::ACK
+    }
+
     /// Whether the packet is ICMP of either family.
     #[inline(always)]
     pub const fn is_icmp(&self) -> bool {

@@ -10,18 +10,20 @@ use crate::tables::{Clock, Flows, Touch};
 use crate::wire::{View, tcp};
 
 use crate::forward::Found;
-use crate::forward::life::tiers;
+use crate::forward::life::{flows, tiers};
 
 /// TCP flags after which another packet of the connection must follow.
 const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// The largest distance of a proven RST or FIN ahead of the last known acknowledgement of the other end.
 ///
-/// A forger guesses one of 65,536 sequence numbers, for a FIN one of 32,768. Receive windows are larger, but the data
-/// of an idle sender has all been acknowledged, and a RST in the middle of fast traffic only shortens the life of its
-/// flow to a keep-alive interval.
-const PROVEN: u32 = 1 << 16;
-/// The largest progress of the acknowledgements of one end from one record to the next that is believed as it is. Faster
-/// ends acknowledge a bulk transfer, in which their own sequence numbers hardly move.
+/// A forger guesses one of 65,536 sequence numbers, for a FIN one of 32,768. Receive windows are larger, so a genuine
+/// sender with more data in flight is known by the number that it acknowledges ([`acknowledges_recent`]).
+pub(super) const PROVEN: u32 = 1 << 16;
+/// The progress of the acknowledgements of one end from which on a packet is recorded. It is less than [`PROVEN`], so
+/// that the record of an end never lags by as much as its next segment may.
+const STEP: u32 = 1 << 15;
+/// The largest progress of the acknowledgements of one end from one record to the next that is believed as it is. A
+/// larger one acknowledges a gap of a bulk transfer, in which the sequence numbers of that end hardly move.
 const PROGRESS: u32 = 1 << 20;
 /// Nanoseconds between a RST and a later packet of its sender that proves the RST forged: reordering delays no segment
 /// for so long.
@@ -33,10 +35,26 @@ pub(in crate::forward) const fn begins_or_ends(view: &View) -> bool {
     view.tcp_flags & NOT_LAST != 0
 }
 
-/// Whether a FIN comes from the end that it names, as far as its sequence number shows.
+/// Whether a packet acknowledges so much more than its entry has recorded that the number must be recorded.
 ///
-/// A genuine FIN in the middle of fast traffic is not proven either; it counts if the other end closes, too
-/// ([`Shown::is_over`]).
+/// A record that is as old as a tick would prove no FIN or RST after a burst of data in both directions. A number that
+/// is a little behind is that of a segment that was reordered.
+#[inline(always)]
+pub(super) const fn has_progressed(acknowledged: u32, flow: &Flow) -> bool {
+    acknowledged.wrapping_sub(flow.expected).wrapping_add(STEP) > 2 * STEP
+}
+
+/// Whether an acknowledgement number is about the last one that the entry of the same end has recorded.
+#[inline(always)]
+pub(super) const fn acknowledges_recent(acknowledged: u32, flow: &Flow) -> bool {
+    acknowledged != 0
+        && flow.expected != 0
+        && acknowledged.wrapping_sub(flow.expected).wrapping_add(PROVEN) <= 2 * PROVEN
+}
+
+/// Whether a FIN comes from the end that it names, as far as its numbers show.
+///
+/// One that nothing proves counts if the other end closes, too ([`Shown::is_over`]).
 #[inline(never)]
 pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
     packet: &P,
@@ -87,7 +105,7 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
     let seen = Flow::seen_at(tables.now(), tables.tick());
     // The acknowledgement number of a RST is not recorded: a forged one would prove a RST of the other end.
-    tables.touch_flow(&found.key, &Touch { seen, shown, expected: 0, is_alive: false });
+    tables.touch_flow(&found.key, &Touch { seen, shown, expected: 0, cleared: Shown::NOTHING });
     if is_proven && found.flow.is_protected() {
         tiers::release(tables, found);
     }
@@ -97,9 +115,8 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
 ///
 /// A recorded number proves a later RST or FIN of the other end. So a number far from the last one counts only in a
 /// segment whose sequence number is what the other end expects: otherwise one forged segment in the name of each
-/// end would end a flow. If both ends send more than
-/// [`PROGRESS`] in a tick, the record may be out of date; then a genuine RST shortens the life of the flow to a
-/// keep-alive interval.
+/// end would end a flow. In the first packets of a client it does not count at all: they have to prove that the client
+/// received the SYN-ACK ([`opening`](super::opening)), and a forger knows its own sequence number.
 #[inline(never)]
 pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
     packet: &P,
@@ -110,32 +127,28 @@ pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
 ) -> u32 {
     let last = found.flow.expected;
     let is_near = acknowledged.wrapping_sub(last).wrapping_add(PROVEN) <= PROGRESS + PROVEN;
+    let is_opening = found.flow.is_forward() && !found.flow.is_protected();
     let is_believed = last == 0
         || is_near
-        || !found.find_opposite(tables)
-        || is_proven(packet, view, found, PROVEN);
+        || !is_opening && (!found.find_opposite(tables) || is_proven(packet, view, found, PROVEN));
     if is_believed { acknowledged } else { 0 }
 }
 
 /// Whether a RST or FIN comes from the end that it names, by its sequence number, as in netfilter
-/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`).
+/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`), or by its acknowledgement number.
 ///
-/// The flow and its other direction are in `found`. Acknowledgements are recorded once a tick, so a genuine RST in the
-/// middle of fast traffic is not proven either. It shortens the life of its flow to a keep-alive interval. `behind`:
-/// how far the number may be behind the acknowledgement, as in a FIN that is retransmitted together with data.
+/// The flow and its other direction are in `found`. `behind`: how far the sequence number may be behind the last known
+/// acknowledgement of the other end, as in a FIN that is retransmitted together with data.
 #[inline(always)]
 fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> bool {
     let (flow, opposite) = (&found.flow, &found.opposite.flow);
     if flow.shown.established & opposite.shown.established == 0 || opposite.expected == 0 {
         return true;
     }
-    match view.word(packet, 4) {
-        Some(sequence) => {
-            let ahead = u32::from_be(sequence).wrapping_sub(opposite.expected);
-            ahead.wrapping_add(behind) <= PROVEN + behind
-        }
-        None => false,
-    }
+    let Some(sequence) = view.word(packet, 4) else { return false };
+    let ahead = u32::from_be(sequence).wrapping_sub(opposite.expected);
+    ahead.wrapping_add(behind) <= PROVEN + behind
+        || acknowledges_recent(flows::acknowledged(packet, view), flow)
 }
 
 /// Whether both ends have continued after the RST that the found entry has recorded, so that the RST was forged. After

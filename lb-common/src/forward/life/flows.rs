@@ -2,7 +2,7 @@
 
 use crate::addr::Protocol;
 use crate::flow::{Flow, Shown};
-use crate::forward::life::{close, tiers};
+use crate::forward::life::{close, opening, tiers};
 use crate::forward::rare::fragments;
 use crate::forward::{Found, Scratch};
 use crate::packet::Packet;
@@ -31,14 +31,22 @@ pub(in crate::forward) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u3
 
 /// Whether a packet has something to mark in its entry.
 ///
-/// It has once a tick, when it shows something new, when a FIN or RST was seen or is carried, and when it is a first
-/// fragment, whose ports must be stored.
+/// It has once a tick, when it shows something new, when it acknowledges much more than the entry has recorded, when a
+/// FIN or RST was seen or is carried, when it accepts a connection, and when it is a first fragment, whose ports must be
+/// stored.
 #[inline(always)]
-pub(in crate::forward) fn must_touch<T: Clock>(tables: &T, view: &View, flow: &Flow) -> bool {
+pub(in crate::forward) fn must_touch<P: Packet, T: Clock>(
+    packet: &P,
+    tables: &T,
+    view: &View,
+    flow: &Flow,
+) -> bool {
     flow.shown != flow.shown.with(shown(view))
         || flow.tick() != tables.tick()
+        || close::has_progressed(acknowledged(packet, view), flow)
         || flow.shown.fin | flow.shown.rst != 0
         || view.is_rst()
+        || view.is_syn_ack()
         || view.piece == Piece::First
 }
 
@@ -72,18 +80,19 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
 ) {
     let now = tables.now();
     let (mut shown, mut expected) = (shown(view), acknowledged(packet, view));
-    if shown.fin != 0 && !close::is_end(packet, tables, view, found) {
+    let mut cleared = Shown::NOTHING;
+    if view.is_syn_ack() && opening::accept(packet, tables, view, found) {
+        cleared = Shown::ENDS;
+    } else if shown.fin != 0 && !close::is_end(packet, tables, view, found) {
         // A forger's acknowledgement number would prove a later RST in the name of the other end.
         (shown, expected) = (Shown::CLAIMED_FIN, 0);
     } else if expected != 0 {
         expected = close::recorded(packet, tables, view, found, expected);
     }
-    let mut touch =
-        Touch { seen: Flow::seen_at(now, tables.tick()), shown, expected, is_alive: false };
+    let mut touch = Touch { seen: Flow::seen_at(now, tables.tick()), shown, expected, cleared };
     if found.flow.shown.rst != 0 {
-        touch.is_alive = close::is_refuted(tables, found, now);
-        if touch.is_alive {
-            found.flow.shown.rst = 0;
+        if close::is_refuted(tables, found, now) {
+            touch.cleared = Shown::RST;
         } else {
             // The entry keeps the time of the RST: a later packet refutes the RST by its distance from that time.
             touch.seen = found.flow.seen;
@@ -93,10 +102,13 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
         touch.seen = found.flow.seen;
     }
     tables.touch_flow(&found.key, &touch);
+    found.flow.shown.clear(touch.cleared);
     found.flow.shown = found.flow.shown.with(shown);
     found.flow.seen = touch.seen;
-    // An answer protects no flow: only the next packet of the client shows that the client has its address (ADR 0025).
-    if found.flow.is_forward() && !found.flow.is_protected() {
+    // An answer protects no flow: only a later packet of the client shows that the client has its address, for TCP by
+    // an acknowledgement of the SYN-ACK's number (ADR 0025).
+    let is_proof = view.protocol != Protocol::TCP || expected != 0;
+    if is_proof && found.flow.is_forward() && !found.flow.is_protected() {
         tiers::raise(tables, found, now);
     }
 }
@@ -104,9 +116,17 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
 /// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other entry
 /// of its flow may have been displaced ([`tiers::mend`]).
 #[inline(always)]
-pub(in crate::forward) fn is_up_to_date<T: Clock>(tables: &T, flow: &Flow) -> bool {
+pub(in crate::forward) fn is_up_to_date<P: Packet, T: Clock>(
+    packet: &P,
+    tables: &T,
+    view: &View,
+    flow: &Flow,
+) -> bool {
     let is_whole = flow.is_protected() || !flow.is_forward();
-    flow.shown.is_open() && flow.tick() == tables.tick() && is_whole
+    flow.shown.is_open()
+        && flow.tick() == tables.tick()
+        && is_whole
+        && !close::has_progressed(acknowledged(packet, view), flow)
 }
 
 /// Whether the backend of a flow still serves the service for which it was chosen.

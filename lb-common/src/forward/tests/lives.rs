@@ -10,9 +10,11 @@ use crate::fake::{Datagram, Fake, Transport, at, run, world};
 use crate::flow::{Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::wire::tcp;
 
+mod bursts;
 mod closing;
 mod forged;
 mod masquerade;
+mod opening;
 mod own;
 
 const SECOND: u64 = 1_000_000_000;
