@@ -9,7 +9,7 @@ use crate::config::{Device, Settings};
 use crate::event::Event;
 use crate::flow::{Flow, Kind, Side};
 use crate::forward::exit::next_hop;
-use crate::forward::{Exit, Found, classify};
+use crate::forward::{Exit, Found, classify, life};
 use crate::packet::Packet;
 use crate::route::{RouteResult, Traffic};
 use crate::tables::{Clock, Filters, Flows, Node};
@@ -46,13 +46,14 @@ pub(in crate::forward) fn is_answer<P: Packet, T: Clock + Filters + Flows + Node
 ) -> bool {
     classify::may_be_answer(packet, tables, settings, &headers.key.tuple)
         && headers.view.is_simple()
-        && prepare_answer(packet, tables, headers, found, exit)
+        && prepare_answer(packet, tables, settings, headers, found, exit)
 }
 
 #[inline(always)]
 fn prepare_answer<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
+    settings: &Settings,
     headers: &mut Headers,
     found: &mut Found,
     exit: &mut Exit,
@@ -63,6 +64,9 @@ fn prepare_answer<P: Packet, T: Clock + Filters + Flows + Node>(
     tables.flow(&found.key, &mut found.flow)
         && found.flow.kind == Kind::REPLY
         && found.flow.flags & Flow::MASQUERADED == 0
+        // As at egress: a SYN is never a reply, and an entry whose life is over translates nothing.
+        && !headers.view.is_syn()
+        && !life::is_expired(tables, settings, found)
         && is_found(packet, tables, headers, found, Of::Packet, exit)
 }
 
