@@ -24,7 +24,7 @@ pub use show::{
     MapVerb, Output, Repeat, Scope, ServiceShow, ServiceVerb,
 };
 #[cfg(feature = "standalone")]
-pub use standalone::{KubeconfigVerb, Serve, Whose};
+pub use standalone::{KubeconfigRole, KubeconfigVerb, Serve};
 
 /// Load balancer for Kubernetes Services: replaces kube-proxy with eBPF, beside any CNI.
 #[derive(Debug, Parser)]

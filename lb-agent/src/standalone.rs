@@ -47,9 +47,9 @@ pub(crate) fn serve(options: &Serve) -> Result<ExitCode> {
 
 /// Prints a kubeconfig for one of the roles.
 pub(crate) fn kubeconfig(options: &KubeconfigVerb) -> Result<ExitCode> {
-    let identity = match &options.whose.node {
+    let identity = match &options.role.node {
         Some(name) => Identity::Node(name.clone()),
-        None if options.whose.admin => Identity::Admin,
+        None if options.role.admin => Identity::Admin,
         None => Identity::Reader,
     };
     print(&Files::open(&options.data)?.kubeconfig(&identity)?)?;

@@ -104,7 +104,7 @@ impl Hooked for Bytes {
         if self.home == Home::Frame { Point::Xdp } else { Point::Tc }
     }
 
-    fn again(&mut self) -> Option<()> {
+    fn requeue(&mut self) -> Option<()> {
         self.copies += 1;
         Some(())
     }

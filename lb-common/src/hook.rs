@@ -12,7 +12,7 @@ pub enum Point {
     /// Before the stack. Not every interface can send replies from here, and a partial checksum cannot be distinguished
     /// from a complete one.
     Xdp,
-    /// At the stack's edge, on ingress or egress.
+    /// At tc, where the stack receives a packet (ingress) or sends it (egress).
     Tc,
 }
 
@@ -47,7 +47,7 @@ pub trait Hooked {
     }
 
     /// Queues a copy of the packet at the ingress of the same interface, behind the packets that wait there.
-    fn again(&mut self) -> Option<()>;
+    fn requeue(&mut self) -> Option<()>;
 
     /// Looks up the route by which a packet of this tuple would be forwarded if it came in by this packet's interface.
     fn route(

@@ -55,8 +55,8 @@ impl<P: Typed> Hooked for L3<P> {
     }
 
     #[inline(always)]
-    fn again(&mut self) -> Option<()> {
-        self.0.again()
+    fn requeue(&mut self) -> Option<()> {
+        self.0.requeue()
     }
 
     #[inline(always)]

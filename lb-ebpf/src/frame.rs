@@ -42,7 +42,7 @@ impl Hooked for Frame<'_> {
     }
 
     #[inline(always)]
-    fn again(&mut self) -> Option<()> {
+    fn requeue(&mut self) -> Option<()> {
         None
     }
 

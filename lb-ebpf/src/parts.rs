@@ -40,8 +40,8 @@ macro_rules! functions {
             #[inline(always)]
             fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> Step<()> {
                 match part {
-                    $(Part::$lone => parts::take_over($alone(scratch), scratch),)*
-                    $(Part::$part => parts::take_over($skb(self.raw(), scratch), scratch),)*
+                    $(Part::$lone => parts::load_result($alone(scratch), scratch),)*
+                    $(Part::$part => parts::load_result($skb(self.raw(), scratch), scratch),)*
                 }
             }
         }
@@ -50,8 +50,8 @@ macro_rules! functions {
             #[inline(always)]
             fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> Step<()> {
                 match part {
-                    $(Part::$lone => parts::take_over($alone(scratch), scratch),)*
-                    $(Part::$part => parts::take_over($l3(self.0.raw(), scratch), scratch),)*
+                    $(Part::$lone => parts::load_result($alone(scratch), scratch),)*
+                    $(Part::$part => parts::load_result($l3(self.0.raw(), scratch), scratch),)*
                 }
             }
         }
@@ -60,8 +60,8 @@ macro_rules! functions {
             #[inline(always)]
             fn part(&mut self, _: &Kernel, scratch: &mut Scratch, part: Part) -> Step<()> {
                 match part {
-                    $(Part::$lone => parts::take_over($alone(scratch), scratch),)*
-                    $($(Part::$part => parts::take_over($frame(self.0.ctx, scratch), scratch),)?)*
+                    $(Part::$lone => parts::load_result($alone(scratch), scratch),)*
+                    $($(Part::$part => parts::load_result($frame(self.0.ctx, scratch), scratch),)?)*
                     // XDP leaves packets that need the other parts to tc.
                     _ => parts::run(self, &Kernel, scratch, part),
                 }
@@ -72,7 +72,7 @@ macro_rules! functions {
             #[unsafe(no_mangle)]
             extern "C" fn $alone(scratch: *mut Scratch) -> u32 {
                 let Some(scratch) = lent(scratch) else { return 1 };
-                parts::hand_over(parts::run_alone(&Kernel, scratch, Part::$lone), scratch)
+                parts::store_result(parts::run_alone(&Kernel, scratch, Part::$lone), scratch)
             }
         )*
 
@@ -81,16 +81,16 @@ macro_rules! functions {
             extern "C" fn $skb(context: *mut __sk_buff, scratch: *mut Scratch) -> u32 {
                 let Some(scratch) = lent(scratch) else { return 1 };
                 let context = TcContext::new(context);
-                let mut packet = Skb::again(&context);
-                parts::hand_over(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
+                let mut packet = Skb::linear(&context);
+                parts::store_result(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
             }
 
             #[unsafe(no_mangle)]
             extern "C" fn $l3(context: *mut __sk_buff, scratch: *mut Scratch) -> u32 {
                 let Some(scratch) = lent(scratch) else { return 1 };
                 let context = TcContext::new(context);
-                let mut packet = Skb::l3_again(&context);
-                parts::hand_over(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
+                let mut packet = Skb::l3_linear(&context);
+                parts::store_result(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
             }
 
             $(
@@ -99,7 +99,7 @@ macro_rules! functions {
                     let Some(scratch) = lent(scratch) else { return 1 };
                     let context = XdpContext::new(context);
                     let mut packet = Frame(&context);
-                    parts::hand_over(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
+                    parts::store_result(parts::run(&mut packet, &Kernel, scratch, Part::$part), scratch)
                 }
             )?
         )*

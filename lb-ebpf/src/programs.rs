@@ -201,7 +201,7 @@ fn whole_path(context: &TcContext, scratch: &mut Scratch, role: Role, path: u32)
 /// The whole path of packets that come in, reached from the program of each role.
 #[classifier]
 pub(crate) fn ingress_path(context: TcContext) -> i32 {
-    let mut skb = Skb::again(&context);
+    let mut skb = Skb::linear(&context);
     let mut target = Target::device(skb.device());
     let mut role = Role::default();
     let verdict = with(|scratch| {
@@ -219,7 +219,7 @@ pub(crate) fn ingress_path(context: TcContext) -> i32 {
 /// The whole path of packets that go out.
 #[classifier]
 pub(crate) fn egress_path(context: TcContext) -> i32 {
-    let mut skb = Skb::again(&context);
+    let mut skb = Skb::linear(&context);
     let mut target = Target::device(skb.device());
     let mut role = Role::default();
     let verdict = with(|scratch| {

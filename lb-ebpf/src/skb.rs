@@ -46,13 +46,13 @@ impl<'a> Skb<'a> {
 
     /// Takes a packet whose headers are linear already.
     #[inline(always)]
-    pub(crate) const fn again(context: &'a TcContext) -> Self {
+    pub(crate) const fn linear(context: &'a TcContext) -> Self {
         Self(context, 0)
     }
 
     /// The same for an interface without a link-layer header.
     #[inline(always)]
-    pub(crate) const fn l3_again(context: &'a TcContext) -> L3<Self> {
+    pub(crate) const fn l3_linear(context: &'a TcContext) -> L3<Self> {
         L3(Self(context, Held::L3))
     }
 
@@ -127,7 +127,7 @@ impl Hooked for Skb<'_> {
     }
 
     #[inline(always)]
-    fn again(&mut self) -> Option<()> {
+    fn requeue(&mut self) -> Option<()> {
         let device = self.device();
         // SAFETY: the skb is the program's own context; the helper clones it and leaves its data in place.
         let result =

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::workspace::root;
 
 /// Directories with files written by people.
-const FOLDERS: [&str; 6] = ["docs", "lb-agent", "lb-common", "lb-ebpf", "tests", "xtask"];
+const DIRECTORIES: [&str; 6] = ["docs", "lb-agent", "lb-common", "lb-ebpf", "tests", "xtask"];
 
 /// All files below a directory with one of these extensions.
 pub(crate) fn below(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
@@ -30,7 +30,7 @@ pub(crate) fn below(directory: &Path, endings: &[&str]) -> Vec<PathBuf> {
 /// The texts by path: documents of the root, and files of all these directories.
 fn texts(endings: &[&str]) -> Vec<(String, String)> {
     let mut all: Vec<PathBuf> =
-        FOLDERS.iter().flat_map(|directory| below(&root().join(directory), endings)).collect();
+        DIRECTORIES.iter().flat_map(|directory| below(&root().join(directory), endings)).collect();
     let at_root = fs::read_dir(root()).unwrap().map(|entry| entry.unwrap().path());
     all.extend(at_root.filter(|path| path.extension().is_some_and(|it| it == "md")));
     let name = |path: &Path| path.strip_prefix(root()).unwrap().display().to_string();
@@ -80,7 +80,7 @@ fn files_that_documents_name_exist() {
         // part do not.
         let is_path = |words: &&str| {
             let first = words.split_once('/').map(|(first, _)| first);
-            first.is_some_and(|first| first == "deploy" || FOLDERS.contains(&first))
+            first.is_some_and(|first| first == "deploy" || DIRECTORIES.contains(&first))
                 && !words.contains(['*', ' ', '<', '{', ':'])
         };
         for path in links.chain(quoted(&text).filter(is_path)) {
@@ -129,7 +129,7 @@ fn functions_in_the_lists_of_architecture_call_each_other() {
     ] {
         let code = |file: &str| {
             let file = format!("{file}.rs");
-            let files = roots.iter().map(|folder| root().join(folder).join(&file));
+            let files = roots.iter().map(|directory| root().join(directory).join(&file));
             files.filter_map(|file| fs::read_to_string(file).ok()).collect::<Vec<String>>()
         };
         let section = text.split("\n## ").find(|section| section.starts_with(heading)).unwrap();

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use crate::step::step;
 
 /// Directories of system tools that may be missing in `PATH`.
-const SYSTEM_FOLDERS: [&str; 2] = ["/usr/sbin", "/sbin"];
+const SYSTEM_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 /// Runs `command` and shows its output; an error contains the command and the `remedy`.
 pub(crate) fn run(command: &mut Command, remedy: &str) -> Result<()> {
@@ -64,7 +64,7 @@ fn is_named(variable: &OsStr, beginning: &str) -> bool {
 pub(crate) fn find(tool: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path)
-        .chain(SYSTEM_FOLDERS.map(PathBuf::from))
+        .chain(SYSTEM_DIRECTORIES.map(PathBuf::from))
         .map(|directory| directory.join(tool))
         .find(|file| file.is_file())
 }

@@ -40,13 +40,13 @@ pub struct KubeconfigVerb {
     pub data: PathBuf,
     /// Role that the kubeconfig is for.
     #[command(flatten)]
-    pub whose: Whose,
+    pub role: KubeconfigRole,
 }
 
 /// One of the three roles.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
-pub struct Whose {
+pub struct KubeconfigRole {
     /// May make every request.
     #[arg(long)]
     pub admin: bool,

@@ -117,7 +117,7 @@ impl<T: WriteTarget> Writer<T> {
     pub(super) fn write(&mut self, ops: Vec<Op>, numbers: &Numbers) {
         self.queue.extend(ops);
         if self.failing.is_none() {
-            self.drain(numbers);
+            self.apply_queued(numbers);
         }
     }
 
@@ -125,7 +125,7 @@ impl<T: WriteTarget> Writer<T> {
     pub(super) fn retry(&mut self, numbers: &Numbers) -> bool {
         let before = self.aside.len();
         if self.failing.is_some() {
-            self.drain(numbers);
+            self.apply_queued(numbers);
         }
         for entry in self.turn() {
             // Source ranges that an outdated but live entry may need are not removed yet.
@@ -188,7 +188,8 @@ impl<T: WriteTarget> Writer<T> {
         self.aside.values().filter_map(of).collect()
     }
 
-    fn drain(&mut self, numbers: &Numbers) {
+    /// Applies the queued operations, up to one that holds up all later ones.
+    fn apply_queued(&mut self, numbers: &Numbers) {
         let mut done = 0;
         while let Some(op) = self.queue.pop_front() {
             let entry = MapEntry::of(&op);

@@ -127,10 +127,10 @@ parts! {
     Delivery => host::delivery;
 }
 
-/// The result of a part for the function around it in the kernel: not 0 where the part ends the path, with its verdict
-/// in the working memory.
+/// Stores the result of a part for the function around it in the kernel, and returns the value of that function: not 0
+/// where the part ends the path, with its verdict in the working memory.
 #[inline(always)]
-pub const fn hand_over(step: Step<()>, scratch: &mut Scratch) -> u32 {
+pub const fn store_result(step: Step<()>, scratch: &mut Scratch) -> u32 {
     match step {
         Ok(()) => 0,
         Err(verdict) => {
@@ -140,9 +140,9 @@ pub const fn hand_over(step: Step<()>, scratch: &mut Scratch) -> u32 {
     }
 }
 
-/// Turns the result of such a kernel function back into a step.
+/// Loads the result of such a kernel function as a step again.
 #[inline(always)]
-pub const fn take_over(ended: u32, scratch: &Scratch) -> Step<()> {
+pub const fn load_result(ended: u32, scratch: &Scratch) -> Step<()> {
     if ended == 0 { Ok(()) } else { Err(scratch.verdict) }
 }
 

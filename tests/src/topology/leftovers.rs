@@ -25,7 +25,7 @@ use crate::wait::wait_until_ok;
 const NETNS: &str = "lbt-";
 const CGROUP: &str = "lb-test-";
 /// The parent of all directories of tests, which have the process id of their owner in their names.
-pub(crate) const FOLDERS: &str = "/run/lb-test";
+pub(crate) const DIRECTORY: &str = "/run/lb-test";
 /// The deadline for the end of killed processes of a cgroup.
 const KILL: Duration = Duration::from_secs(30);
 
@@ -49,7 +49,7 @@ impl Namespaces {
         let owner = format!("{}-{number}", process::id());
         Self::new(
             format!("{NETNS}{owner}-"),
-            Path::new(FOLDERS).join(&owner),
+            Path::new(DIRECTORY).join(&owner),
             &format!("{CGROUP}{owner}"),
         )
     }
@@ -174,8 +174,8 @@ fn sweep(whose: impl Fn(u32) -> bool) {
     for name in names_in(Path::new(SERVICE_ACCOUNT)).filter(|name| owned(name, CLAIM)) {
         drop(fs::remove_file(Path::new(SERVICE_ACCOUNT).join(name)));
     }
-    for name in names_in(Path::new(FOLDERS)).filter(|name| owned(name, "")) {
-        remove_directory(&Path::new(FOLDERS).join(name));
+    for name in names_in(Path::new(DIRECTORY)).filter(|name| owned(name, "")) {
+        remove_directory(&Path::new(DIRECTORY).join(name));
     }
 }
 

@@ -182,7 +182,7 @@ impl Attachments {
 
     /// Attaches programs to the interfaces that were recreated with the same index, if no event reported it. The check
     /// takes RTNL twice for each interface, and new pods wait for the same lock.
-    fn attach_made_anew(&mut self, maps: &mut Maps, numbers: &Numbers) {
+    fn attach_recreated(&mut self, maps: &mut Maps, numbers: &Numbers) {
         for device in self.attached.extract(|index| self.datapath.forget_if_another(index)) {
             self.attach(device, maps, numbers);
         }
@@ -234,7 +234,7 @@ impl Attachments {
         numbers: &Numbers,
     ) -> (bool, Vec<(u32, String)>) {
         // The missing links of a recreated interface are not a fault that another program caused.
-        self.attach_made_anew(maps, numbers);
+        self.attach_recreated(maps, numbers);
         let Inspection { repaired, failed, decelerated, unrepaired, recurring, is_unpinned } =
             self.datapath.inspect();
         for (index, error) in failed {

@@ -41,8 +41,8 @@ impl PacketOrigin {
             Some(name) => device_index(name).ok_or_else(|| Error::NoInterface(name.clone()))?,
             None => route::to(from).map_err(|source| Error::NoRoute { to: from, source })?.device,
         };
-        if let Some(row) = maps.device(device)? {
-            return Ok(Self { device, role: role(&row), is_node: false, bridge: None });
+        if let Some(entry) = maps.device(device)? {
+            return Ok(Self { device, role: role(&entry), is_node: false, bridge: None });
         }
         port_of(maps, device)
     }
@@ -55,13 +55,13 @@ impl PacketOrigin {
             return Ok(Self { device, role: Role::Host, is_node: true, bridge: None });
         }
         let device = route::to(to).map_err(|source| Error::NoRouteOut { to, source })?.device;
-        let row = maps.device(device)?;
+        let entry = maps.device(device)?;
         let is_connected =
             asked.protocol == Protocol::TCP && settings.node.socket_mode != Settings::SOCKETS_OFF;
         // The hooks of sockets need no program on the way out.
-        let row = row.or_else(|| is_connected.then(Device::default));
-        let row = row.ok_or_else(|| Error::NotServed(name(device)))?;
-        Ok(Self { device, role: role(&row), is_node: true, bridge: None })
+        let entry = entry.or_else(|| is_connected.then(Device::default));
+        let entry = entry.ok_or_else(|| Error::NotServed(name(device)))?;
+        Ok(Self { device, role: role(&entry), is_node: true, bridge: None })
     }
 
     /// Reports whether connect(2) selects the backend for TCP sockets of this client.
@@ -94,8 +94,8 @@ fn is_own(maps: &Maps, ip: IpAddr) -> Result<bool, Error> {
     Ok(maps.address(&Ip::from(ip))?.is_some_and(|bits| bits & address::NODE != 0))
 }
 
-const fn role(row: &Device) -> Role {
-    if row.flags & Device::POD != 0 { Role::Pod } else { Role::External }
+const fn role(entry: &Device) -> Role {
+    if entry.flags & Device::POD != 0 { Role::Pod } else { Role::External }
 }
 
 fn name(device: u32) -> String {
@@ -105,13 +105,13 @@ fn name(device: u32) -> String {
 /// Returns any port of a bridge, if packets are treated alike on all of them.
 fn port_of(maps: &Maps, bridge: u32) -> Result<PacketOrigin, Error> {
     let mut ports = maps.devices()?;
-    ports.retain(|(_, row)| row.bridge == bridge);
-    let kind = |row: &Device| row.flags & (Device::POD | Device::LOCAL_CLIENTS);
-    let Some((device, row)) = ports.first().copied() else {
+    ports.retain(|(_, entry)| entry.bridge == bridge);
+    let kind = |entry: &Device| entry.flags & (Device::POD | Device::LOCAL_CLIENTS);
+    let Some((device, entry)) = ports.first().copied() else {
         return Err(Error::NotServed(name(bridge)));
     };
-    if ports.iter().any(|(_, other)| kind(other) != kind(&row)) {
+    if ports.iter().any(|(_, other)| kind(other) != kind(&entry)) {
         return Err(Error::SeveralPorts(name(bridge)));
     }
-    Ok(PacketOrigin { device, role: role(&row), is_node: false, bridge: Some(bridge) })
+    Ok(PacketOrigin { device, role: role(&entry), is_node: false, bridge: Some(bridge) })
 }

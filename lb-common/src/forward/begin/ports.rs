@@ -210,8 +210,8 @@ fn take<P: Packet, T: Flows + Filters>(
     counts_records: bool,
 ) -> Result<Reservation, DropReason> {
     let answers = &pair.reply.key;
-    if inherited::has_answers(tables, settings, answers)
-        || direct::has_answers(packet, tables, settings, answers, counts_records)
+    if inherited::conflicts(tables, settings, answers)
+        || direct::conflicts(packet, tables, settings, answers, counts_records)
     {
         // The occupant is no flow of this data path: it cannot be displaced, and is never idle.
         (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);

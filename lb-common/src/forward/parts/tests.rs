@@ -1,6 +1,6 @@
 //! The result of a part on its way through a function of the kernel.
 
-use super::{hand_over, take_over};
+use super::{load_result, store_result};
 use crate::event::{DropReason, Verdict};
 use crate::forward::{Scratch, Step};
 
@@ -9,8 +9,8 @@ fn result_of_a_part_is_the_same_behind_its_function() {
     let before = Verdict::Drop(DropReason::BadTable);
     for step in [Ok(()), Err(Verdict::Drop(DropReason::NoRoute))] {
         let mut scratch = Scratch { verdict: before, ..Scratch::default() };
-        let ended = hand_over(step, &mut scratch);
-        let after: Step<()> = take_over(ended, &scratch);
+        let ended = store_result(step, &mut scratch);
+        let after: Step<()> = load_result(ended, &scratch);
         assert_eq!(after, step);
     }
 }

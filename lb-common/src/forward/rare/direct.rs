@@ -260,7 +260,7 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
 /// Whether the tuple of a reply in the making belongs to a connection that this node began or masquerades: then its flow
 /// needs another port. Without `counts_records`, only sockets count.
 #[inline(always)]
-pub(in crate::forward) fn has_answers<P: Packet, T: Filters>(
+pub(in crate::forward) fn conflicts<P: Packet, T: Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,

@@ -63,7 +63,7 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
     if known.held > 0 || may_be_frontend(tables, settings, headers, &mut choice.frontend) {
         write(tables, headers, fragment, known.held);
     }
-    if known.held > 0 && packet.again().is_some() {
+    if known.held > 0 && packet.requeue().is_some() {
         tables.count(Event::FragmentsReleased);
     }
     Ok(())
@@ -114,7 +114,7 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
     // The number is written before the next carrier is queued, which reads it.
     write(tables, headers, fragment, held - 1);
     if held > 1 {
-        packet.again().ok_or(Verdict::Drop(DropReason::FragmentLost))?;
+        packet.requeue().ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     }
     fragment.place = held;
     let fragment = &*fragment;

@@ -48,7 +48,7 @@ fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step
 /// Whether the tuple of a reply in the making belongs to a connection that netfilter translates: then its flow needs
 /// another port.
 #[inline(always)]
-pub(in crate::forward) fn has_answers<T: Filters>(
+pub(in crate::forward) fn conflicts<T: Filters>(
     tables: &T,
     settings: &Settings,
     reply: &FlowKey,

@@ -14,9 +14,10 @@ use crate::wire::tcp;
 const NEW: Verdict = Verdict::Translated(Translation::NewFlow);
 const VIP: &str = "198.51.100.1:80";
 
-/// Under policy Local: nobody anywhere is told, somebody elsewhere is not (contract 3.2).
+/// Under policy Local, a packet is rejected if the Service has no endpoint, and dropped if all are on other nodes
+/// (contract 3.2).
 #[test]
-fn policy_local_refuses_aloud_where_no_backend_is_anywhere() {
+fn policy_local_rejects_without_endpoints_and_drops_if_all_are_elsewhere() {
     for (backends, verdict) in [
         (&[][..], Verdict::Returned(Return::NoBackend)),
         (&[(world::REMOTE4, false)], Verdict::Drop(DropReason::NoLocalBackend)),
