@@ -36,7 +36,7 @@ names! {
         Malformed = "malformed", "truncated or inconsistent header: left to the stack";
         UnknownFragment = "unknown_fragment", "a later fragment whose first fragment was not seen";
         Martian = "martian", "a source that cannot be answered, or that equals the destination: left to the stack";
-        DrainingFrontend = "draining_frontend", "the service is being removed and the packet has no flow";
+        DrainingFrontend = "draining_frontend", "the frontend was removed and the packet has no flow";
         NotReady = "not_ready", "the agent has not written the settings, or the programs of the whole path, yet";
         Unchanged = "unchanged", "a known flow whose packets need no change at this hook";
         LeftToTc = "left_to_tc", "XDP: handled by tc, because XDP serves only whole TCP and UDP packets that are forwarded";
@@ -90,7 +90,7 @@ names! {
         SourceNotAllowed = "source_not_allowed", "source outside loadBalancerSourceRanges";
         UnallocatedAddress = "unallocated_address", "an address of a service range that no Service has";
         FlowTableFull = "flow_table_full", "the kernel had no memory for a new flow";
-        PortsExhausted = "ports_exhausted", "no free source port towards this backend: all ports that were tried belong to answered connections";
+        PortsExhausted = "ports_exhausted", "no source port towards this backend: none that was tried is free or belongs to a transient flow";
         NoSourceAddress = "no_source_address", "the outgoing interface has no address of the family";
         BadTable = "bad_table", "a selection table names a missing backend";
         RewriteFailed = "rewrite_failed", "the kernel refused to change the packet";
@@ -109,11 +109,11 @@ names! {
     Event {
         PortShifted = "port_shifted", "the source port was changed because the tuple was taken";
         PortTaken = "port_taken", "a tried source port belongs to another flow; up to 128 are tried for a flow";
-        PortDisplaced = "port_displaced", "a new flow took its source port from a flow that was never answered or is over";
+        PortDisplaced = "port_displaced", "a new flow took the source port of a transient or expired flow";
         PortsScarce = "ports_scarce", "a free source port was found only after more than 8 tries: ports towards this backend run out";
         AffinityFull = "affinity_full", "no room to remember a client's backend";
         FlowRenewed = "flow_renewed", "a flow whose backend was removed chose a new one";
-        FlowUnprotected = "flow_unprotected", "an answered flow found no room in its table: it continues, but new flows may displace it";
+        FlowUnprotected = "flow_unprotected", "an answered flow found no room in the table of protected flows: it continues, but new flows may displace it";
         FlowReused = "flow_reused", "a SYN reused the tuple of an older connection";
         AffinityHit = "affinity_hit", "a new flow followed its client's affinity";
         SocketTranslated = "socket_translated", "a socket was connected to a backend";

@@ -4,7 +4,7 @@
 //! at ingress the destination changes, at egress the source. All lookups come before the first write: where a packet is
 //! passed on or dropped, its bytes do not change.
 //!
-//! [`fast`] comes first and decides about common packets; [`whole`] handles every packet, in parts ([`parts`]).
+//! [`fast`] comes first and decides about most plain packets; [`whole`] handles every packet, in parts ([`parts`]).
 
 mod begin;
 mod choose;

@@ -1,4 +1,6 @@
-//! The one hash that decides which slot a new flow takes. Equal on every node, so that any node continues a flow.
+//! Hashes of packets and addresses, and the positions in filters and limits that they give.
+//!
+//! [`tuple`] decides which Maglev slot a new flow takes. It is equal on every node, so that any node continues a flow.
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::flow::Tuple;

@@ -132,7 +132,8 @@ impl Flags {
     pub const SOURCE_RANGES: Self = Self(4);
     /// Some endpoint is usable somewhere in the cluster: an empty Local set drops instead of rejecting.
     pub const ANYWHERE: Self = Self(8);
-    /// The service was removed: only existing TCP flows continue; new packets are treated as if it did not exist.
+    /// The frontend was removed from its service: only existing TCP flows continue; new packets are treated as if it
+    /// did not exist.
     pub const DRAINING: Self = Self(16);
     /// The entry is only the marker of a known ClusterIP: packets to any other port of it are rejected.
     pub const ADDRESS: Self = Self(32);

@@ -40,7 +40,7 @@ pub(crate) fn add_one(index: u32) {
     }
 }
 
-/// Tells an entry of a flow that there was no memory for from one that found the table full.
+/// Counts a refused flow entry if the kernel had no memory for it; a full table is another error and not counted here.
 #[inline(always)]
 fn count_refusal(error: i32) {
     if error == NO_MEMORY {

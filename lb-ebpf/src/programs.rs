@@ -104,7 +104,7 @@ fn finish_l3(
     }
 }
 
-/// Packets from outside, before the stack: an accelerator of `external_ingress`, never needed.
+/// Packets from outside, before the stack. Optional: without it `external_ingress` translates all of them.
 #[xdp]
 pub(crate) fn external_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);

@@ -223,10 +223,10 @@ fn remembered<T: Clock + Node + Services>(tables: &T, choice: &mut Choice, now: 
     false
 }
 
-/// Looks up the affinity rows of a client whose flow both ends have confirmed.
+/// Looks up the affinity entries of a client whose flow both ends have confirmed.
 ///
-/// The kernel first displaces rows without a recent lookup, so that a flood from ever new addresses displaces only its
-/// own rows.
+/// The kernel first displaces entries without a recent lookup, so that a flood from ever new addresses displaces only
+/// its own entries.
 #[inline(always)]
 pub(super) fn confirm<T: Services>(tables: &T, flow: &Flow, ip: Ip) {
     if flow.flags & Flow::STICKY == 0 {

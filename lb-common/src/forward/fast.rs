@@ -13,7 +13,8 @@ use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;
 
-/// Handles a packet that comes in, if it is a common one. `None` leaves it to the whole path.
+/// Handles a plain packet that comes in, if it is for no Service or its flow needs no state change. `None` leaves the
+/// packet to the whole path.
 #[inline(always)]
 pub fn ingress<P: Packet, T: Tables>(
     packet: &mut P,
@@ -24,7 +25,8 @@ pub fn ingress<P: Packet, T: Tables>(
     of_either(packet, tables, scratch, role, Side::INGRESS)
 }
 
-/// Handles a packet that goes out, if it is a common one. `None` leaves it to the whole path.
+/// Handles a plain packet that goes out, if it is for no Service or its flow needs no state change. `None` leaves the
+/// packet to the whole path.
 #[inline(always)]
 pub fn egress<P: Packet, T: Tables>(
     packet: &mut P,

@@ -103,7 +103,7 @@ parts! {
     SeekOut => seek_out;
     /// Ends the path of a refused packet: passes, drops or rejects it.
     Refuse => reject::part;
-    /// Chooses service and backend for a packet that begins a flow.
+    /// Chooses the backend of a packet that begins a flow, and the properties of the flow.
     First => first::part;
     /// Gives a masqueraded flow its source.
     Masquerade => ports::masquerade;

@@ -7,7 +7,8 @@ use crate::tables::Node;
 /// The kind of interface a program is attached to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Role {
-    /// The host's side of a pod's veth: clients behind it are pods of this node.
+    /// The host's end of a pod's veth or L2 netkit: packets come in from a pod of this node, or from a client behind it
+    /// (ADR 0038).
     #[default]
     Pod,
     /// An external interface: it leads outside, or to other nodes.
@@ -24,11 +25,12 @@ impl Role {
 /// Why no backend was chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The client is told, by a reset or an ICMP error (contract 3.7).
+    /// The packet is answered with a reset or an ICMP error (contract 3.7).
     Reject(Return),
     /// The packet is dropped without an answer.
     Drop(DropReason),
-    /// The packet is passed to the stack: no Service has its destination after all.
+    /// The packet is passed to the stack: no Service has its destination, its frontend drains, or a process of this
+    /// node listens there.
     Pass(PassReason),
 }
 

@@ -50,7 +50,7 @@ pub(in crate::forward) fn find<P: Packet>(
     }
 }
 
-/// Takes a hop off the limit in the IPv4 header checksum, from which [`crate::forward::rewrite`] continues.
+/// Subtracts one hop in the IPv4 header checksum of `view`, from which [`crate::forward::exit::rewrite`] continues.
 #[inline(always)]
 pub(in crate::forward) const fn count_hop(view: &mut View, hops: u8) {
     if view.v4 {
