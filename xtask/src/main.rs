@@ -78,8 +78,8 @@ enum Command {
     Demo(demo::Options),
     /// Boot Debian's kernels from 6.1 to the newest in emulation (cold 20 min, warm 15 min)
     ///
-    /// Each verifies every program; those with tcx links also run the fixtures, pods that use a ClusterIP, cards and
-    /// netkit. Needs root.
+    /// Each verifies every program; those with tcx links also run the fixtures and the tests of pods that use a
+    /// ClusterIP, of network cards and of netkit interfaces. Needs root.
     Kernels(kernels::Options),
     /// Build the agent as an OCI image in target/image, without a container daemon (cold 8 min, warm 10 s)
     Image(image::Options),

@@ -31,7 +31,7 @@ pub(crate) struct Options {
     /// replace < with <= in size`, matches this regex
     #[arg(long)]
     only: Option<String>,
-    /// How many mutants are tried in parallel
+    /// Number of mutants that are tried in parallel
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
     jobs: u8,
 }

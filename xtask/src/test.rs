@@ -36,7 +36,7 @@ const IMAGE_TEST: &str = "control_plane_image";
 /// The selection of tests.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// How many files of root tests run in parallel
+    /// Number of files of root tests that run in parallel
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
     lanes: u8,
     /// Time limit of the run, such as 70m: files that do not fit are named, and the run fails
