@@ -51,7 +51,7 @@ pub mod show;
 pub mod snapshot;
 pub mod state_file;
 pub mod sweep;
-#[expect(unsafe_code, reason = "raw kernel calls; beside it only maps/raw promises something")]
+#[expect(unsafe_code, reason = "raw kernel calls; the only other unsafe code is in maps/raw")]
 pub mod syscall;
 pub mod takeover;
 pub mod tracker;

@@ -153,7 +153,7 @@ pub struct FrontendPlan {
     pub kind: FrontendKind,
     /// Address; `0.0.0.0` or `::` for a `NodePort`.
     pub ip: IpAddr,
-    /// Port of the endpoint, in host byte order.
+    /// Port that clients connect to (`spec.ports[].port` or `nodePort`), in host byte order.
     pub port: u16,
     /// Whether the policy that governs this kind is Local.
     pub local_policy: bool,

@@ -22,7 +22,7 @@ use lb_common::addr::Protocol;
 
 use crate::{FINDING, UNREACHABLE};
 
-/// SIGTERM to exit at most; tasks that still run are left behind.
+/// Longest time that the runtime waits for its tasks at the end; tasks that still run then are abandoned.
 const GOODBYE: Duration = Duration::from_millis(200);
 
 /// Prints the text, and again at each change when watching.
@@ -72,7 +72,7 @@ pub(crate) fn flows(verb: Ct) -> Result<ExitCode> {
     }
 }
 
-/// The way of a packet; 1 where it reaches no backend.
+/// Explains the fate of a client's first packet. Exit code 1 if the packet reaches no backend.
 pub(crate) fn explain(options: &Explain) -> Result<ExitCode> {
     let protocol = match options.protocol {
         Transport::Tcp => Protocol::TCP,
@@ -244,7 +244,7 @@ pub(crate) fn completions(shell: Shell) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A reader that went away (`| head`) is no error.
+/// Writes a text to standard output. A reader that has closed the pipe (`| head`) is no error.
 pub(crate) fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("write"),

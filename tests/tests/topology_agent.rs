@@ -125,7 +125,7 @@ fn pods_that_leave_at_once_are_no_fault(shape: Shape) -> Result<()> {
     rig.agent(0)?.warned_of_nothing()
 }
 
-/// The traces of an interface on node-a: two links, a row of `DEVICES`, a line of `status`.
+/// The traces of an interface on node-a: two links, an entry of `DEVICES`, a line of `status`.
 fn traces(rig: &Rig, index: u32, device: &str) -> Result<Vec<String>> {
     let pins = rig.node(0)?.bpf().join(LAYOUT);
     let links = ["ingress", "egress"].map(|direction| format!("links/{index}-{direction}"));

@@ -49,7 +49,7 @@ pub enum SocketLb {
 /// Whether XDP is used on external interfaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acceleration {
-    /// On hardware interfaces whose driver supports it.
+    /// On network cards whose driver supports it, except `virtio_net`.
     #[default]
     Auto,
     /// On every external interface whose driver supports it, virtual ones included; XDP also redirects past the stack
@@ -78,7 +78,7 @@ pub enum Echo {
     Reject,
 }
 
-/// How log lines look.
+/// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum LogFormat {
     /// Plain text.

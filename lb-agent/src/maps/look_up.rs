@@ -34,7 +34,7 @@ impl Maps {
         Ok(found(self.addresses.get(&Raw(*ip), 0), name::ADDRESSES)?.map(|bits| bits.0))
     }
 
-    /// Returns the row of an interface in `DEVICES`.
+    /// Returns the entry of an interface in `DEVICES`.
     pub fn device(&self, index: u32) -> Result<Option<Device>> {
         Ok(found(self.devices.get(&Raw(index), 0), name::DEVICES)?.map(|device| device.0))
     }

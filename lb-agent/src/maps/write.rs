@@ -114,12 +114,12 @@ impl Maps {
         missing.into_iter().try_for_each(|(ip, port)| self.mark(&ip, port))
     }
 
-    /// Writes the row of an interface in `DEVICES`.
+    /// Writes the entry of an interface in `DEVICES`.
     pub fn put_device(&mut self, index: u32, device: &Device) -> Result<()> {
         self.devices.insert(Raw(index), Raw(*device), 0).map_err(named(name::DEVICES))
     }
 
-    /// Removes the row of an interface from `DEVICES`.
+    /// Removes the entry of an interface from `DEVICES`.
     pub fn remove_device(&mut self, index: u32) -> Result<()> {
         absent_is_fine(self.devices.remove(&Raw(index))).map_err(named(name::DEVICES))
     }

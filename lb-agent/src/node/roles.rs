@@ -21,7 +21,7 @@ pub struct Assignment {
     pub number: u64,
     pub name: String,
     pub role: Role,
-    /// The row of the interface in `DEVICES`.
+    /// The entry of the interface in `DEVICES`.
     pub device: Device,
     /// Addresses that a route may name as the source, if the interface has several networks.
     pub sources: Vec<Ip>,

@@ -164,7 +164,7 @@ impl Shared {
         }
         let (name, early) = (device.name.clone(), self.early.get(&index));
         let (since, is_first) = (early.map_or_else(Instant::now, |it| it.since), early.is_none());
-        // The row is written first: without it a detector by interface (contract 3.4) would not know a pod of this
+        // The entry is written first: without it a detector by interface (contract 3.4) would not know a pod of this
         // node.
         let put = self.maps.put_device(index, &device.device);
         let attached = put.map_err(Error::from).and_then(|()| Ok(self.programs.attach(index)?));

@@ -11,13 +11,14 @@ use super::error::End;
 use crate::config::Setting;
 use crate::syscall;
 
-/// Half of the timeout for signs of life while the agent starts again: it gives none before it is ready.
+/// Half of the shortest watchdog timeout during a restart in the same process: the agent sends no `WATCHDOG=1` before
+/// it is ready.
 const STARTS: Duration = Duration::from_mins(5);
 
 /// The service manager, if there is one.
 #[derive(Debug)]
 pub(super) struct ServiceManager {
-    /// Interval at which it wants a sign of life: half of the configured timeout (`WatchdogSec=`).
+    /// Interval between watchdog notifications: half of the configured timeout (`WatchdogSec=`).
     every: Option<Duration>,
     /// Time of the last notification; `None` before readiness was reported.
     last: Option<Instant>,
@@ -69,7 +70,7 @@ impl ServiceManager {
     }
 }
 
-/// Sets the timeout of signs of life.
+/// Returns the notification that sets the watchdog timeout.
 fn watchdog(timeout: Duration) -> NotifyState<'static> {
     NotifyState::WatchdogUsec(u32::try_from(timeout.as_micros()).unwrap_or(u32::MAX))
 }
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sign_of_life_comes_before_it_is_late() {
+    fn a_watchdog_notification_comes_before_the_timeout() {
         let manager = |every| ServiceManager { every, last: None };
         let seconds = Duration::from_secs;
         assert!(!manager(None).is_due(seconds(100)));

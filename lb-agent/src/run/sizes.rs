@@ -60,7 +60,7 @@ pub(super) fn outgrown(
 ) -> Vec<&'static str> {
     let wanted = chosen(configured, need, limit);
     let is_small = |(name, has): &(&str, u32)| {
-        // Maps only grow: a smaller one would drop entries for little gain.
+        // These maps only grow: a smaller one would drop entries for little gain.
         !configured.contains_key(*name) && wanted.get(*name).is_some_and(|wanted| wanted > has)
     };
     by_name(has).into_iter().filter(is_small).map(|(name, _)| name).collect()

@@ -35,7 +35,7 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
     let now = monotonic().as_nanos() as u64;
     let all = maps.affinities()?;
     let state_file = StateFile::read(bpf_dir);
-    // The family of the backend: a row of layout v5 may name a client by a cookie, which has no family.
+    // The family of the backend: an entry of layout v5 may name a client by a cookie, which has no family.
     let is_v4 = |affinity: &Affinity| {
         backends.get(affinity.backend as usize).is_some_and(|row| row.ip.is_v4())
     };

@@ -24,12 +24,12 @@ pub(super) type Stack = BoxCloneSyncService<Request<Body>, Response<Incoming>, B
 /// The longest time to make a connection. Two SYNs fit. The third one would leave a second later, and would add to the
 /// pause after this attempt if an outage ends in between.
 const CONNECT: Duration = Duration::from_secs(2);
-/// After this time without data, the kernel probes a connection, ...
+/// Time without data after which the kernel probes a connection.
 const IDLE: Duration = Duration::from_secs(2);
-/// ... and probes it again at this interval, until ...
+/// Interval between probes of a silent connection.
 const AGAIN: Duration = Duration::from_secs(1);
-/// ... nothing was acknowledged for so long, which ends it. The number of probes has no effect with a user timeout
-/// (`tcp_keepalive_timer` in `net/ipv4/tcp_timer.c`).
+/// Time without an acknowledgement after which the kernel ends a connection. The number of probes has no effect beside
+/// this user timeout (`tcp_keepalive_timer` in `net/ipv4/tcp_timer.c`).
 const UNANSWERED: Duration = Duration::from_secs(4);
 
 /// Returns the client for this access. Blocks while it runs a credential plugin.

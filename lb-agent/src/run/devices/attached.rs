@@ -1,4 +1,5 @@
-//! The interfaces that have programs, and those flags of their rows that may change later: redirect by XDP, and bypass.
+//! The interfaces that have programs, and those flags of their entries in `DEVICES` that may change later: redirect by
+//! XDP, and bypass.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +10,8 @@ use crate::datapath::Role;
 use crate::maps::Maps;
 use crate::node::{Assignment, Link, NetnsView};
 
-/// The interfaces with programs, and the flags that their rows have besides those of the [`Assignment`]; by interface
-/// index.
+/// The interfaces with programs, and the flags that their entries have besides those of the [`Assignment`]; by
+/// interface index.
 #[derive(Debug, Default)]
 pub(super) struct Attached {
     devices: BTreeMap<u32, Assignment>,
@@ -18,7 +19,7 @@ pub(super) struct Attached {
 }
 
 impl Attached {
-    /// Reports whether an interface has the programs and the row of this assignment.
+    /// Reports whether an interface has the programs and the entry of this assignment.
     pub(super) fn has(&self, device: &Assignment) -> bool {
         self.devices.get(&device.index) == Some(device)
     }
@@ -59,7 +60,7 @@ impl Attached {
         external.filter_map(|device| view.links.get(&device.index)).collect()
     }
 
-    /// Forgets the written flags of an interface. Call it when its row is removed, or written without them.
+    /// Forgets the written flags of an interface. Call it when its entry is removed, or written without them.
     pub(super) fn forget_flags(&mut self, index: u32) {
         self.flags.remove(&index);
     }

@@ -34,7 +34,7 @@ pub(super) struct Attachments {
     is_held: bool,
     /// The time of the state of interfaces that is applied.
     as_of: Instant,
-    /// Whether the links and rows of an earlier run were compared with the wanted ones.
+    /// Whether the links and entries of an earlier run were compared with the wanted ones.
     is_pruned: bool,
     /// Problems from the last inspection: faults that are not repaired, or that recur.
     problems: Vec<String>,
@@ -198,7 +198,7 @@ impl Attachments {
         }
     }
 
-    /// Removes the links and the row of an interface. A failure of one does not prevent the removal of the other.
+    /// Removes the links and the entry of an interface. A failure of one does not prevent the removal of the other.
     fn forget(&mut self, index: u32, maps: &mut Maps) -> Result<(), String> {
         self.attached.forget_flags(index);
         let detached = self.datapath.detach(index).map_err(|error| crate::chain(&error));
@@ -207,7 +207,7 @@ impl Attachments {
         detached.and(removed)
     }
 
-    /// Removes an earlier run's links and rows of interfaces that are gone or no longer served.
+    /// Removes an earlier run's links and entries of interfaces that are gone or no longer served.
     fn prune(&mut self, indices: &BTreeSet<u32>, maps: &mut Maps) {
         match self.forget_others(indices, maps) {
             Ok(()) => self.is_pruned = true,
