@@ -245,7 +245,10 @@ async fn readyz(State(health): State<Health>) -> (StatusCode, &'static str) {
     if health.is_ready() {
         (StatusCode::OK, "ok\n")
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "initial sync not complete\n")
+        (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "not ready: objects, map writes or attachments are not complete\n",
+        )
     }
 }
 

@@ -166,7 +166,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     agent.inspect();
     agent.manager.ends(end);
     agent.write_state();
-    info!(?end, "agent stopping; data path stays active");
+    info!(restarts = end == End::Changed, "agent stopping; data path stays active");
     Ok(end)
 }
 

@@ -197,8 +197,8 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
         Ok(false) | Err(_) => false,
     };
     let restored = node::host::restore(&loopback_file(dir))?;
-    for what in &restored {
-        print(&format!("restored {what}\n"))?;
+    for line in &restored {
+        print(&format!("{line}\n"))?;
     }
     let (state, synced) = (state_file(dir), sync_file(dir));
     for file in [&synced, &state] {
@@ -230,7 +230,7 @@ pub(crate) fn takeover(options: &TakeoverVerb) -> Result<ExitCode> {
 pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     let dir = &config.bpf_dir.value;
     let is_mounted = datapath::mount(dir)?;
-    let done = if is_mounted { "mounted a bpffs at" } else { "a bpffs already holds" };
+    let done = if is_mounted { "mounted a bpffs at" } else { "already on a bpffs:" };
     print(&format!("{done} {}\n", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }

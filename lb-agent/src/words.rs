@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::Prefix;
-use lb_common::service::{Flags, Frontend, ServiceId};
+use lb_common::service::{Flags, Frontend, ServiceId, Source};
 
 /// Formats a prefix: `10.0.0.0/8`, `fd00::/64`.
 pub(crate) fn prefix(prefix: &Prefix) -> String {
@@ -12,6 +12,13 @@ pub(crate) fn prefix(prefix: &Prefix) -> String {
     // An IPv4 address is mapped into the last 32 of 128 bits.
     let bits = if prefix.ip.is_v4() { ones.saturating_sub(96) } else { ones };
     format!("{}/{bits}", IpAddr::from(prefix.ip))
+}
+
+/// Formats a source range: `10.0.0.0/8`. `bits` is the prefix length of its key in `SOURCE_RANGES`, where the 32 bits
+/// of the service come first, and IPv4 is in mapped form.
+pub(crate) fn source_range(bits: u32, source: &Source) -> String {
+    let length = bits.saturating_sub(if source.ip.is_v4() { 128 } else { 32 });
+    format!("{}/{length}", IpAddr::from(source.ip))
 }
 
 pub(crate) fn endpoint(at: Ip, port: Port) -> SocketAddr {
@@ -90,6 +97,16 @@ pub(crate) const fn kind(flags: Flags) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn source_range_has_the_bits_of_its_own_family() {
+        let range = |bits, ip| source_range(bits, &Source::new(7, ip));
+        assert_eq!(range(32 + 96 + 8, Ip::v4([10, 0, 0, 0])), "10.0.0.0/8");
+        assert_eq!(
+            range(32 + 128, Ip::v6([0xfd; 16])),
+            "fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd:fdfd/128"
+        );
+    }
 
     #[test]
     fn clients_and_ages_read_as_people_write_them() {

@@ -99,7 +99,7 @@ fn refusals_name_the_reason_and_the_remedy(shape: Shape) -> Result<()> {
             (pod, empty.frontend(family), ["no_backend", "default/empty:"]),
             (client, node.socket(family, 30_081), ["no_backend", "NodePort"]),
             (pod, unused, ["unknown_port", "lb list"]),
-            (client, SocketAddr::new(vip.of(family), 80), ["source_not_allowed", "listed"]),
+            (client, SocketAddr::new(vip.of(family), 80), ["source_not_allowed", "restricted"]),
             (client, node.socket(family, 30_082), ["no_local_backend", "Local"]),
             (client, SocketAddr::new(pod, 80), ["not_ours", "lb list"]),
         ] {

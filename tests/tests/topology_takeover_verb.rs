@@ -107,7 +107,7 @@ fn connections_are_counted_down_also_by_an_agent_that_starts_again() -> Result<(
     let mut kept = open(&rig, &service)?;
     let mut agent = start(&rig, &[])?;
     ends_with(&agent, &["takeover"], (1, &left(ALL, "nftables")))?;
-    let removed = "removed 2 tables kube-proxy of nftables\n";
+    let removed = "removed 2 nftables tables named kube-proxy\n";
     let said = left(ALL, "nftables") + removed;
     ends_with(&agent, &["takeover", "--remove-rules"], (1, &said))?;
     go_on(&kept, |_| true)?;
@@ -286,7 +286,7 @@ fn connection_with_the_port_of_an_ended_one_goes_on_when_rules_return() -> Resul
     }
     let agent = start(&rig, &[])?;
     let said = agent.exit_said(&["takeover", "--remove-rules"])?;
-    ensure!(said.contains("removed 2 tables kube-proxy of nftables"), "{said}");
+    ensure!(said.contains("removed 2 nftables tables named kube-proxy"), "{said}");
     until_over(&agent, node)?;
     let kept = questions.map(|question| node.peer().keep(question));
     by_hand::write(node.netns(), "kube-proxy", &translations)?;

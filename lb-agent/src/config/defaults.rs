@@ -58,7 +58,10 @@ impl Config {
             );
         }
         if !matches!(self.mode.value.as_str(), "" | "iptables" | "nftables") {
-            self.warnings.push(format!("mode {}: ignored; the data path is eBPF", self.mode.value));
+            self.warnings.push(format!(
+                "mode {}: has no effect on the data path, which is eBPF",
+                self.mode.value
+            ));
         }
         Ok(())
     }

@@ -77,16 +77,16 @@ pub(super) fn fault_in(
 
 /// Returns the message about a program that displaces ours.
 pub(super) fn problem(device: &str, order: &[AttachedProgram], direction: Direction) -> String {
-    let (outermost, side) = match direction {
-        Direction::Ingress => (order.first(), "before"),
-        Direction::Egress => (order.last(), "behind"),
+    let (outermost, side, remedy) = match direction {
+        Direction::Ingress => (order.first(), "before", "behind"),
+        Direction::Egress => (order.last(), "behind", "before"),
     };
     let number = outermost.map_or(0, |hooked| hooked.program);
     let direction = direction.name();
     format!(
         "interface {device}: program {number} of another owner attached itself {side} the agent's at {direction}, and \
          the agent restores the order; packets that the program does not pass on are not served meanwhile: attach it \
-         on the other side"
+         {remedy} the agent's"
     )
 }
 
@@ -104,7 +104,12 @@ mod tests {
         assert_eq!(fault_in(&order(&[8, 7]), 7, ingress), Some(Fault::Displaced));
         assert_eq!(fault_in(&order(&[8, 7]), 7, egress), None);
         assert_eq!(fault_in(&order(&[8]), 7, egress), Some(Fault::Detached));
-        assert!(problem("eth0", &order(&[8, 7]), ingress).contains("eth0: program 108"));
-        assert!(problem("eth0", &order(&[7, 9]), egress).contains("program 109"));
+        for (links, direction, program, remedy) in [
+            ([8, 7], ingress, "eth0: program 108", "attach it behind the agent's"),
+            ([7, 9], egress, "eth0: program 109", "attach it before the agent's"),
+        ] {
+            let said = problem("eth0", &order(&links), direction);
+            assert!(said.contains(program) && said.ends_with(remedy), "{said}");
+        }
     }
 }

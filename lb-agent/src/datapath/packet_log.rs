@@ -22,9 +22,9 @@ pub enum PacketLog {
     /// No packet is logged.
     #[default]
     Off,
-    /// Dropped packets, at debug level.
+    /// Dropped packets; logged at debug level, which -v does not hide.
     Drops,
-    /// All packets, at trace level: for tests, not for a busy node.
+    /// All packets; logged at trace level, which -v does not hide. For tests, not for a busy node.
     All,
 }
 

@@ -92,8 +92,8 @@ async fn set_routes(wanted: &FrontendNetworks) -> Result<(), Error> {
     routes::set(&handle, wanted).await
 }
 
-/// Restores the earlier settings and removes their file. Returns what was restored. Must not be called inside a
-/// runtime.
+/// Removes the routes to frontends, restores the earlier settings and removes their file. Returns one line for each
+/// thing that was removed or restored. Must not be called inside a runtime.
 pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -103,7 +103,7 @@ pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
         let handle = connect()?;
         let mut done = Vec::new();
         if routes::remove(&handle).await? {
-            done.push("routes to frontends");
+            done.push("removed routes to frontends");
         }
         if let Some(before) = Loopback::recorded(record) {
             let now = Loopback::read(&handle).await?;
@@ -112,7 +112,7 @@ pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
             // The file is removed only after the settings are restored, so that an interrupted run can be repeated.
             std::fs::remove_file(record)
                 .map_err(|error| Error::System("saved sysctl values", error))?;
-            done.push("settings of the loopback interface");
+            done.push("restored settings of the loopback interface");
         }
         Ok(done)
     })

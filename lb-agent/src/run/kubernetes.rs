@@ -186,7 +186,8 @@ impl Reporter {
         self.refused = refused;
         for (id, why) in unwritten {
             let Some(key) = reconciler.key(id) else { continue };
-            let text = format!("port {:?} ({}) is not served: {why}", key.port, key.family.name());
+            let (port, family) = (&key.port, key.family.name());
+            let text = format!("port {port:?} ({family}): latest change is not in the maps: {why}");
             let (reason, action) = ("ServiceNotWritten", "Program");
             self.events.warn(&key.service, uid(&key.service), reason, action, text);
         }

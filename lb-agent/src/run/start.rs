@@ -108,7 +108,11 @@ pub(super) async fn lists(
             Some(Some(event)) => drop(tracker.apply(event)),
             Some(None) => return,
             None => {
-                info!(?patience, "initial sync not complete; continuing with the objects so far");
+                info!(
+                    silence = ?patience.silence,
+                    limit = ?patience.in_all,
+                    "initial sync not complete; continuing with the objects so far"
+                );
                 return;
             }
         }

@@ -8,6 +8,7 @@
 //! Only operations that belong to no single service, and those that an array refuses, hold up the rest.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::time::Instant;
 
@@ -17,6 +18,7 @@ use tracing::{error, info, warn};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::reconcile::Op;
+use crate::words;
 
 #[cfg(test)]
 mod tests;
@@ -68,6 +70,23 @@ impl MapEntry {
             | Op::PutBackend { .. }
             | Op::WriteLines { .. }
             | Op::ForgetClients { .. } => None,
+        }
+    }
+}
+
+/// The entry in the words of the lists: `10.96.0.1:80/TCP`, `source range 10.0.0.0/8 of service #1`.
+impl fmt::Display for MapEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(frontend) => f.write_str(&words::frontend(frontend)),
+            Self::Source(source, bits) => {
+                let range = words::source_range(*bits, source);
+                write!(
+                    f,
+                    "source range {range} of service {}",
+                    words::service(source.service, None)
+                )
+            }
         }
     }
 }
@@ -135,7 +154,11 @@ impl<T: WriteTarget> Writer<T> {
             let Some(refused) = self.aside.get_mut(&entry) else { continue };
             match self.maps.apply(&refused.op) {
                 Ok(()) => {
-                    info!(op = ?refused.op, "refused map entry written");
+                    if put_for(&refused.op).is_some() {
+                        info!(%entry, "refused map entry written");
+                    } else {
+                        info!(%entry, "postponed removal of map entry done");
+                    }
                     drop(self.aside.remove(&entry));
                     Numbers::add(&numbers.operations, 1);
                 }
@@ -216,7 +239,7 @@ impl<T: WriteTarget> Writer<T> {
                 let is_served =
                     matches!(&op, Op::PutService { frontend, .. } if self.maps.has(frontend));
                 let why = crate::chain(&failure);
-                warn!(?entry, is_served, error = why, "map refused an entry; retrying");
+                warn!(%entry, is_served, error = why, "map refused an entry; retrying");
                 drop(self.aside.insert(entry, RefusedEntry { op, why, is_served }));
             } else {
                 Numbers::add(&numbers.operations, done);

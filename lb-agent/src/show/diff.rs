@@ -6,7 +6,6 @@
 //! Node-wide settings are not compared, as they depend on interfaces that only the agent watches.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -153,9 +152,7 @@ impl Image {
 fn treatments(actual: &Actual) -> BTreeMap<Frontend, Treatment> {
     let mut sources: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
     for (bits, source) in &actual.sources {
-        // The 32 bits of the service come first, and IPv4 is in mapped form.
-        let length = bits.saturating_sub(if source.ip.is_v4() { 128 } else { 32 });
-        let text = format!("source {}/{length}", IpAddr::from(source.ip));
+        let text = format!("source {}", words::source_range(*bits, source));
         sources.entry(source.service).or_default().insert(text);
     }
     // Draining entries serve only known flows, so they are not a difference.

@@ -152,7 +152,7 @@ impl Row for ListedFrontend {
             backends,
             self.id.to_string(),
             self.generation.to_string(),
-            if self.source_ranges { "listed".into() } else { "any".into() },
+            if self.source_ranges { "restricted".into() } else { "any".into() },
         ]
     }
 

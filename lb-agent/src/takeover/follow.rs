@@ -59,7 +59,7 @@ pub async fn begin(maps: Arc<Maps>) -> Takeover {
         KubeProxyRemains { rules: Rules::find(), ..KubeProxyRemains::default() }
     });
     if first.is_under_way() {
-        info!(connections = first.connections.len(), rules = %first.rules, "taking over from kube-proxy");
+        report_begin(&first);
     }
     let (sender, found) = watch::channel(first);
     drop(tokio::spawn(follow(maps, sender, Arc::clone(&is_programmed))));
@@ -87,15 +87,20 @@ async fn follow(
             }
         };
         has_failed = false;
-        if found.is_under_way() != was_under_way {
-            let (connections, rules) = (found.connections.len(), &found.rules);
-            let is_over = was_under_way;
-            info!(is_over, connections, %rules, "take-over progress");
+        match (was_under_way, found.is_under_way()) {
+            (true, false) => info!("take-over from kube-proxy complete"),
+            (false, true) => report_begin(&found),
+            (true, true) | (false, false) => {}
         }
         if sender.send(found).is_err() {
             return;
         }
     }
+}
+
+/// Logs that a take-over begins, or begins again because kube-proxy was started again.
+fn report_begin(found: &KubeProxyRemains) {
+    info!(connections = found.connections.len(), rules = %found.rules, "taking over from kube-proxy");
 }
 
 fn complain(error: &Error) {

@@ -76,7 +76,7 @@ impl Rules {
             let all: Vec<_> =
                 families.map(|family| (DELETE_TABLE, 0, body(*family, &name(1, TABLE)))).collect();
             change(&all).map_err(|error| Error::System("delete table kube-proxy", error))?;
-            removed.push(format!("{} tables kube-proxy of nftables", all.len()));
+            removed.push(format!("{} nftables tables named kube-proxy", all.len()));
         }
         if self.iptables {
             removed.extend(iptables::remove()?);

@@ -12,7 +12,7 @@ use crate::config::values;
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "kube-proxy's flags; with --config they are ignored")]
 pub struct ProxyFlags {
-    /// Address of the node, if a specific one; overrides those of the Node object.
+    /// Address of this node; replaces the Node object's address of the same family, unless it is 0.0.0.0 or ::.
     #[arg(long, value_name = "IP")]
     pub bind_address: Option<String>,
     /// Exit if a listener cannot bind, instead of retrying.
@@ -21,7 +21,8 @@ pub struct ProxyFlags {
     /// Address for /healthz, /livez and /readyz; empty to disable [default: 0.0.0.0:10256].
     #[arg(long, value_name = "ADDRESS")]
     pub healthz_bind_address: Option<String>,
-    /// Address for /metrics, /proxyMode and /configz; empty to disable [default: 127.0.0.1:10249].
+    /// Address for /metrics, /healthz, /proxyMode, /configz, /statusz and /flagz; empty to disable [default:
+    /// 127.0.0.1:10249].
     #[arg(long, value_name = "ADDRESS")]
     pub metrics_bind_address: Option<String>,
     /// Port of the health server if its address has none; 0 to disable.
@@ -33,7 +34,7 @@ pub struct ProxyFlags {
     /// Pod prefixes of the cluster, at most one per family.
     #[arg(long, value_name = "CIDR[,CIDR]")]
     pub cluster_cidr: Option<String>,
-    /// How to detect local pods: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.
+    /// Method of detecting local pods: ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix.
     #[arg(long, value_name = "MODE")]
     pub detect_local_mode: Option<String>,
     /// Bridge for mode BridgeInterface.

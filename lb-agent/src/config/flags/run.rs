@@ -34,7 +34,8 @@ pub struct Run {
     /// External interfaces (uplinks, tunnels), with * and ?; repeatable [default: detected by address and route].
     #[arg(long, value_name = "PATTERN")]
     pub external_device: Vec<Pattern>,
-    /// Pod interfaces, with * and ?; repeatable [default: veths whose peer is in another network namespace].
+    /// Pod interfaces, with * and ?; repeatable [default: veths and L2 netkits with a peer in another network
+    /// namespace].
     #[arg(long, value_name = "PATTERN")]
     pub pod_device: Vec<Pattern>,
     /// Maximum entries of a map, for example FLOWS=1048576 (FLOWS4 and FLOWS6 each); repeatable.
@@ -65,7 +66,7 @@ impl Run {
     }
 }
 
-/// How to log.
+/// Format and verbosity of the log.
 #[derive(Clone, Copy, Debug, Args)]
 #[command(next_help_heading = "Logging")]
 pub struct Log {

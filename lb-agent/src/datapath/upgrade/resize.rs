@@ -87,7 +87,11 @@ pub(in crate::datapath) fn prepare(
         let Some(info) = pinned(&path, shape, dir)? else { continue };
         let has = info.max_entries();
         if wanted < has && !shape.content.may_shrink() {
-            warn!(map = shape.name, entries = has, "map keeps its size: maps only grow");
+            warn!(
+                map = shape.name,
+                entries = has,
+                "map keeps its size: a pinned map of desired state never shrinks"
+            );
         } else if wanted != has {
             let old = open(&path)?;
             fs::rename(&path, &aside).map_err(pin)?;

@@ -91,7 +91,8 @@ fn write(flags: &mut BTreeMap<u32, u32>, maps: &mut Maps, assignment: &Assignmen
     }
     let all = device.flags | wanted;
     if let Err(error) = maps.put_device(*index, &Device { flags: all, ..*device }) {
-        warn!(interface = name, error = crate::chain(&error), "writing the interface failed");
+        let error = crate::chain(&error);
+        warn!(interface = name, error, "flags of the interface could not be written; retrying");
         return;
     }
     flags.insert(*index, wanted);

@@ -118,7 +118,7 @@ impl Attachments {
             [self.failed.take_others(&indices), self.newcomers.take_others(&indices, self.as_of)];
         for index in others.concat() {
             if let Err(error) = self.forget(index, maps) {
-                warn!(index, error, "removing the interface failed");
+                warn!(index, error, "programs of the interface could not be removed");
             }
         }
         // Roles depend on the Node's addresses: without them, an external interface may not be recognized as one.
@@ -193,7 +193,10 @@ impl Attachments {
         match self.forget(index, maps) {
             Ok(()) => info!(interface = device.name, index, "interface is no longer served"),
             Err(error) => {
-                warn!(interface = device.name, index, error, "removing the interface failed");
+                warn!(
+                    interface = device.name,
+                    index, error, "programs of the interface could not be removed"
+                );
             }
         }
     }
@@ -212,7 +215,10 @@ impl Attachments {
         match self.forget_others(indices, maps) {
             Ok(()) => self.is_pruned = true,
             Err(error) => {
-                warn!(error = %crate::chain(&error), "removing stale interfaces failed");
+                warn!(
+                    error = %crate::chain(&error),
+                    "programs of interfaces that are no longer served could not be removed; retrying"
+                );
             }
         }
     }

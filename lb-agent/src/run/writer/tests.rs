@@ -122,6 +122,15 @@ fn refused_new_entry_does_not_block_reuse() {
 }
 
 #[test]
+fn log_names_an_entry_as_lists_do() {
+    let of = |op: &Op| MapEntry::of(op).map(|entry| entry.to_string());
+    assert_eq!(of(&put(1)).as_deref(), Some("10.96.0.1:80/TCP"));
+    let source = Source::new(7, Ip::v4([10, 0, 0, 0]));
+    let words = of(&Op::PutSource { bits: 32 + 96 + 8, source });
+    assert_eq!(words.as_deref(), Some("source range 10.0.0.0/8 of service #7"));
+}
+
+#[test]
 fn every_refused_entry_is_retried_in_turn() {
     let (mut writer, numbers) = (writer(0), Numbers::default());
     let number = |number: u16| {

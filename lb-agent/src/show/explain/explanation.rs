@@ -142,8 +142,9 @@ pub(super) fn explain(
         }),
         service: service.map(|service| words::service(service.id, name.map(String::as_str))),
         policy: service.map(|service| policy(&service, scratch)),
-        source_ranges: service
-            .map(|service| if service.flags.has(Flags::SOURCE_RANGES) { "listed" } else { "any" }),
+        source_ranges: service.map(|service| {
+            if service.flags.has(Flags::SOURCE_RANGES) { "restricted" } else { "any" }
+        }),
         affinity: service.filter(|it| it.affinity != 0).map(|it| format!("{} s", it.affinity)),
         flow,
         backend,
