@@ -148,6 +148,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
         frontends,
         frontends_are_due: true,
         lifetimes: config.lifetimes(),
+        sweep_skips: 0,
         early_drops: EarlyDrops::default(),
         takeover: takeover::begin(Arc::clone(&shared)).await,
         configured_sizes: config.sizes(),

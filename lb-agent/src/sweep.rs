@@ -20,7 +20,7 @@ mod moved;
 
 use moved::OwnAddresses;
 
-/// Most entries that a sweep checks for expiry; the others wait for the next sweep.
+/// Most entries that a sweep checks for expiry; the others wait for the next sweep ([`Suspects`]).
 const MOST: usize = 65_536;
 /// Seconds without a packet after which a masquerade entry is checked as well.
 const MASQUERADE: u32 = 300;
@@ -36,6 +36,8 @@ pub struct Context {
     pub lifetimes: Lifetimes,
     /// Addresses of this node at which no answer can arrive.
     pub stranded: BTreeSet<Ip>,
+    /// [`Report::next`] of the last sweep.
+    pub skip: usize,
 }
 
 /// The result of a sweep.
@@ -53,6 +55,34 @@ pub struct Report {
     pub live: BTreeSet<Frontend>,
     /// The same as [`Context::began`].
     pub began: Duration,
+    /// The number of entries that may have expired and that the next sweep skips, because this one has checked them.
+    pub next: usize,
+}
+
+/// The entries of one walk that are checked: at most [`MOST`] of those that may have expired.
+///
+/// Many of them are alive after all, such as connections idle for an hour. Without the number to skip they would hide
+/// the expired entries behind them from every sweep. The kernel walks a table in the same order each time.
+#[derive(Debug, Default)]
+struct Suspects {
+    skip: usize,
+    seen: usize,
+    keys: Vec<FlowKey>,
+}
+
+impl Suspects {
+    fn add(&mut self, key: &FlowKey) {
+        if self.seen >= self.skip && self.keys.len() < MOST {
+            self.keys.push(*key);
+        }
+        self.seen += 1;
+    }
+
+    /// Returns the number to skip in the next walk, after `removed` entries were removed.
+    const fn next(&self, removed: usize) -> usize {
+        let end = self.skip + self.keys.len();
+        if end >= self.seen { 0 } else { end.saturating_sub(removed) }
+    }
 }
 
 /// Runs one sweep. `now` is the time of `CLOCK_MONOTONIC`, as the data path stamps flows.
@@ -60,12 +90,13 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     let own = OwnAddresses::read(maps, context.stranded.clone())?;
     let mut report = Report { began: context.began, ..Report::default() };
     let (mut v4, mut v6) = (0, 0);
-    let (mut suspects, mut lost) = (Vec::new(), Vec::new());
+    let (mut suspects, mut lost) =
+        (Suspects { skip: context.skip, ..Suspects::default() }, Vec::new());
     let flows = maps.flows();
     flows.walk(Table::Protected, |key, flow| {
         *(if key.is_v4() { &mut v4 } else { &mut v6 }) += 1;
-        if suspects.len() < MOST && is_suspect(&context.lifetimes, key, flow, now) {
-            suspects.push(*key);
+        if is_suspect(&context.lifetimes, key, flow, now) {
+            suspects.add(key);
         }
         see(context, &own, key, flow, &mut lost, &mut report.live);
     })?;
@@ -79,9 +110,10 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     report.fullest = fuller((v4, room4), (v6, room6));
     // Entries are removed after the walk, which reads the table in batches. Each entry is judged again before it is
     // removed.
-    for key in &suspects {
+    for key in &suspects.keys {
         report.removed += end::end(&flows, key, &context.lifetimes, now)?;
     }
+    report.next = suspects.next(report.removed);
     for key in &lost {
         report.renewed += usize::from(own.renew(&flows, key)?);
     }

@@ -79,6 +79,8 @@ pub(super) struct Agent {
     /// Whether those frontends may have changed since they were published.
     pub(super) frontends_are_due: bool,
     pub(super) lifetimes: Lifetimes,
+    /// [`crate::sweep::Report::next`] of the last sweep.
+    pub(super) sweep_skips: usize,
     pub(super) takeover: Takeover,
     pub(super) early_drops: EarlyDrops,
     /// Configured sizes of maps.

@@ -185,6 +185,7 @@ impl Agent {
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
             stranded: self.devices.stranded().clone(),
+            skip: self.sweep_skips,
         };
         spawn_blocking(move || unhurried(|| sweep::sweep(&maps, &context, monotonic())))
     }
@@ -206,6 +207,7 @@ impl Agent {
             }
         };
         Numbers::add(&self.numbers.swept, report.removed);
+        self.sweep_skips = report.next;
         if self.is_programmed {
             let (began, live) = (report.began, &report.live);
             self.change(|reconciler, now| reconciler.remove_drained(now, began, live));

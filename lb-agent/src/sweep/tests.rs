@@ -81,3 +81,40 @@ fn the_fuller_table_says_when_to_sweep_next() {
     assert_eq!(fuller((10, 100), (90, 1000)), (10, 100));
     assert_eq!(fuller((10, 200), (90, 1000)), (90, 1000));
 }
+
+/// Sweeps until a walk has ended: returns how often each of `count` entries was checked. `is_over`: by its number.
+fn checks(count: usize, is_over: impl Fn(usize) -> bool) -> Vec<usize> {
+    let key = |number: usize| {
+        let client = Endpoint::new(Ip::v4((number as u32).to_be_bytes()), Port::new(1));
+        FlowKey::new(Tuple::new(client, at(2, 80)), Protocol::TCP, Side::INGRESS)
+    };
+    let mut table: Vec<usize> = (0..count).collect();
+    let (mut checks, mut skip) = (vec![0; count], 0);
+    loop {
+        let mut suspects = Suspects { skip, ..Suspects::default() };
+        for number in &table {
+            suspects.add(&key(*number));
+        }
+        assert!(suspects.keys.len() <= MOST);
+        let checked: BTreeSet<FlowKey> = suspects.keys.iter().copied().collect();
+        let is_checked = |number: usize| checked.contains(&key(number));
+        for number in table.iter().filter(|it| is_checked(**it)) {
+            checks[*number] += 1;
+        }
+        let before = table.len();
+        table.retain(|it| !(is_checked(*it) && is_over(*it)));
+        skip = suspects.next(before - table.len());
+        if skip == 0 {
+            return checks;
+        }
+    }
+}
+
+#[test]
+fn entries_that_are_alive_hide_no_expired_ones_behind_them() {
+    let count = 3 * MOST + 100;
+    assert!(checks(count, |_| false).iter().all(|times| *times == 1));
+    assert!(checks(count, |number| number >= 2 * MOST).iter().all(|times| *times > 0));
+    assert!(checks(count, |number| number % 3 == 0).iter().all(|times| *times > 0));
+    assert_eq!(checks(10, |_| true), [1; 10]);
+}
