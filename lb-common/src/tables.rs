@@ -115,12 +115,12 @@ pub trait Filters {
     /// `DIRECT_SEEN`: records the hash of such a packet, in place of the hash that its element held.
     fn put_direct(&self, hash: u64);
 
-    /// `OWN_ANSWERS`: whether a packet of this hash answers a connection that this node opened, or one that is
-    /// masqueraded behind an address of this node.
-    fn is_own_answer(&self, hash: u64) -> bool;
+    /// `OWN_ANSWERS`: the [`Flow::moment`] of a recent packet that a packet of this hash answers, where this node opened
+    /// the connection, or masquerades it behind an address of its own.
+    fn own_answer(&self, hash: u64) -> Option<u32>;
 
     /// `OWN_ANSWERS`: records such a hash; a full map displaces the least recently used one.
-    fn put_own_answer(&self, hash: u64);
+    fn put_own_answer(&self, hash: u64, moment: u32);
 
     /// `INHERITED`: whether netfilter translates the datagrams of a tuple of this hash, or their answers.
     fn is_inherited(&self, hash: u64) -> bool;

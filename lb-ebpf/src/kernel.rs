@@ -230,14 +230,14 @@ impl Filters for Kernel {
     }
 
     #[inline(always)]
-    fn is_own_answer(&self, hash: u64) -> bool {
-        OWN_ANSWERS.get_ptr(hash).is_some()
+    fn own_answer(&self, hash: u64) -> Option<u32> {
+        copy!(OWN_ANSWERS, hash)
     }
 
     #[inline(always)]
-    fn put_own_answer(&self, hash: u64) {
+    fn put_own_answer(&self, hash: u64, moment: u32) {
         // Without memory the answer may be mistaken for a request; the next packet that leaves tries again.
-        let _noted: Result<(), _> = OWN_ANSWERS.insert(hash, 1, 0);
+        let _noted: Result<(), _> = OWN_ANSWERS.insert(hash, moment, 0);
     }
 
     #[inline(always)]

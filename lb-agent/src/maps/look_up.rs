@@ -1,11 +1,12 @@
 //! Lookups of single elements by key, as the programs do them.
 
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::Ip;
 use lb_common::config::Device;
-use lb_common::flow::{Affinity, Client, DIRECT_SEEN};
+use lb_common::flow::{Affinity, Client, DIRECT_SEEN, Flow};
 use lb_common::maps::name;
 use lb_common::service::{Line, Source};
 
@@ -55,14 +56,16 @@ impl Maps {
         Ok(known.0 == hash)
     }
 
-    /// Reports whether `OWN_ANSWERS` has this hash: the packet answers a connection that this node began.
-    pub fn is_own_answer(&self, hash: u64) -> Result<bool> {
-        Ok(found(self.own_answers.get(&Raw(hash), 0), name::OWN_ANSWERS)?.is_some())
+    /// Returns the moment that `OWN_ANSWERS` has for this hash: then the packet answers a connection that this node
+    /// began.
+    pub fn own_answer(&self, hash: u64) -> Result<Option<u32>> {
+        Ok(found(self.own_answers.get(&Raw(hash), 0), name::OWN_ANSWERS)?.map(|moment| moment.0))
     }
 
-    /// Adds hashes to `OWN_ANSWERS`; the least recently used ones make room.
-    pub fn record_own_answers(&self, hashes: &[u64]) -> Result<()> {
-        let values = vec![1_u32; hashes.len()];
+    /// Adds hashes to `OWN_ANSWERS`, as seen at a time of `CLOCK_MONOTONIC`; the least recently used ones make room.
+    pub fn record_own_answers(&self, hashes: &[u64], now: Duration) -> Result<()> {
+        let moment = Flow::moment(now.as_nanos() as u64);
+        let values = vec![moment; hashes.len()];
         let written = syscall::update_batch(self.own_answers.data().fd().as_fd(), hashes, &values);
         written.map_err(batched(name::OWN_ANSWERS))
     }

@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 use crate::maps::Maps;
 use crate::node::open;
 use crate::reconcile::Op;
+use crate::syscall::monotonic;
 
 /// The frontends at addresses of this node for which open connections were searched.
 #[derive(Debug)]
@@ -111,7 +112,7 @@ impl OpenConnections {
         }
         let hashes: Vec<u64> =
             found.iter().map(|(protocol, tuple)| hash::whole(tuple, *protocol)).collect();
-        match self.maps.record_own_answers(&hashes) {
+        match self.maps.record_own_answers(&hashes, monotonic()) {
             Ok(()) => {
                 let (frontends, connections) = (new.len(), found.len());
                 debug!(frontends, connections, "open connections recorded");

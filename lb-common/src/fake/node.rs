@@ -61,7 +61,7 @@ pub struct Fake {
     pub affinity_capacity: usize,
     /// `DIRECT_SEEN`, the elements that are not 0.
     pub direct: RefCell<BTreeMap<u32, u64>>,
-    pub own_answers: RefCell<BTreeSet<u64>>,
+    pub own_answers: RefCell<BTreeMap<u64, u32>>,
     pub fragments: RefCell<BTreeMap<Fragment, Ports>>,
     pub held: RefCell<BTreeMap<Fragment, Held>>,
     pub clock: Cell<u64>,

@@ -151,12 +151,12 @@ impl Filters for Fake {
         self.direct.borrow_mut().insert(hash as u32 % DIRECT_SEEN, hash);
     }
 
-    fn is_own_answer(&self, hash: u64) -> bool {
-        self.own_answers.borrow().contains(&hash)
+    fn own_answer(&self, hash: u64) -> Option<u32> {
+        self.own_answers.borrow().get(&hash).copied()
     }
 
-    fn put_own_answer(&self, hash: u64) {
-        self.own_answers.borrow_mut().insert(hash);
+    fn put_own_answer(&self, hash: u64, moment: u32) {
+        self.own_answers.borrow_mut().insert(hash, moment);
     }
 
     fn is_inherited(&self, hash: u64) -> bool {

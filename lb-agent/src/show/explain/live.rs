@@ -151,11 +151,11 @@ impl Filters for Live<'_> {
 
     fn put_direct(&self, _: u64) {}
 
-    fn is_own_answer(&self, hash: u64) -> bool {
-        self.read(self.maps.is_own_answer(hash).map(Some)).unwrap_or(false)
+    fn own_answer(&self, hash: u64) -> Option<u32> {
+        self.read(self.maps.own_answer(hash))
     }
 
-    fn put_own_answer(&self, _: u64) {}
+    fn put_own_answer(&self, _: u64, _: u32) {}
 
     fn is_inherited(&self, hash: u64) -> bool {
         self.read(self.maps.is_inherited(hash).map(Some)).unwrap_or(false)

@@ -141,7 +141,7 @@ const fn reserved(pair: &mut Pair, reservation: Result<Reservation, DropReason>)
 
 /// Takes the reply tuple with the client's own port, or leaves it to a later try. Never returns [`Reservation::Taken`].
 #[inline(always)]
-fn keep<P: Packet, T: Flows + Filters + Node>(
+fn keep<P: Packet, T: Clock + Flows + Filters + Node>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -202,7 +202,7 @@ fn is_remote_pods_request(settings: &Settings, role: Role, source: &Ip, choice: 
 /// that the earlier one found. A tuple that netfilter or a socket of this node uses counts as a protected flow's; with
 /// `counts_records`, so does one that is recorded for a connection of this node.
 #[inline(always)]
-fn take<P: Packet, T: Flows + Filters>(
+fn take<P: Packet, T: Clock + Flows + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,

@@ -13,12 +13,16 @@ use crate::config::{Device, NodeSettings, Settings};
 use crate::event::{Event, PassReason, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
 use crate::forward::begin::ports;
+use crate::forward::choose::SECOND;
 use crate::forward::{Begin, Choice, Found, Next, Role, Step, begin};
 use crate::hash;
 use crate::packet::Packet;
 use crate::service::{Backend, Service};
 use crate::tables::{Clock, Filters, Flows, Node};
 use crate::wire::{Headers, View};
+
+/// Age of a record from which on a packet renews it, in steps of [`Flow::moment`]: 17 s, a fraction of every lifetime.
+const RENEWED: u32 = 128;
 
 /// Finds the flow of a packet from a pod to a possible backend, where the packet needs one; most need none.
 ///
@@ -241,8 +245,10 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     headers: &Headers,
     found: &mut Found,
 ) {
-    // A RST gets no reply: a node that refuses a flood would record each of its packets.
-    let is_recorded = !headers.view.is_rst() && !settings.has(Settings::DRAIN);
+    // A node that refuses or accepts a flood would record each of its packets: a RST gets no reply, and a server's
+    // connection is recorded with its next segment.
+    let view = &headers.view;
+    let is_recorded = !view.is_rst() && !view.is_syn_ack() && !settings.has(Settings::DRAIN);
     if !is_recorded || found.find_answers(tables, headers, Side::INGRESS) {
         return;
     }
@@ -251,16 +257,22 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     // Segments that reply to such a packet pass during a take-over; the agent lists them when it ends.
     let may_be_netfilters = settings.has(Settings::TAKE_OVER)
         && (protocol == Protocol::TCP || tables.is_inherited(hash));
-    // The record is written only once, since an update locks a list of all CPUs.
-    if !may_be_netfilters && !tables.is_own_answer(hash) {
-        tables.put_own_answer(hash);
+    if may_be_netfilters {
+        return;
+    }
+    let now = Flow::moment(tables.now());
+    // The record is seldom written, since an update locks a list of all CPUs.
+    let is_recent =
+        tables.own_answer(hash).is_some_and(|moment| now.wrapping_sub(moment) < RENEWED);
+    if !is_recent {
+        tables.put_own_answer(hash, now);
     }
 }
 
 /// Whether the tuple of a reply in the making belongs to a connection that this node began or masquerades: then its flow
 /// needs another port. Without `counts_records`, only sockets count.
 #[inline(always)]
-pub(in crate::forward) fn conflicts<P: Packet, T: Filters>(
+pub(in crate::forward) fn conflicts<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -268,7 +280,7 @@ pub(in crate::forward) fn conflicts<P: Packet, T: Filters>(
     counts_records: bool,
 ) -> bool {
     settings.node.may_be_own(&reply.tuple.destination)
-        && is_own(packet, tables, reply, counts_records)
+        && is_own(packet, tables, settings, reply, counts_records)
 }
 
 /// Whether packets of this tuple belong to a connection of this node: one that egress or the agent has recorded, or one
@@ -276,19 +288,34 @@ pub(in crate::forward) fn conflicts<P: Packet, T: Filters>(
 ///
 /// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.
 #[inline(never)]
-fn is_own<P: Packet, T: Filters>(
+fn is_own<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
+    settings: &Settings,
     key: &FlowKey,
     counts_records: bool,
 ) -> bool {
-    counts_records && tables.is_own_answer(hash::whole(&key.tuple, key.protocol))
+    counts_records && is_recorded_answer(tables, settings, key)
         || packet.has_socket(&key.tuple, key.protocol)
+}
+
+/// Whether there is a record for the answers of a connection, and no longer silence than the longest in which a flow of
+/// its protocol lives.
+///
+/// Otherwise a record would last as long as packets find it: a client of a process of the node would never reach a
+/// Service that gets the port of that process.
+#[inline(always)]
+fn is_recorded_answer<T: Clock + Filters>(tables: &T, settings: &Settings, key: &FlowKey) -> bool {
+    let Some(moment) = tables.own_answer(hash::whole(&key.tuple, key.protocol)) else {
+        return false;
+    };
+    let longest = u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND;
+    Flow::moment(tables.now()).wrapping_sub(moment) <= Flow::moment(longest)
 }
 
 /// Whether a packet to a frontend without a flow is a reply in a connection that this node began. A SYN never is.
 #[inline(always)]
-pub(in crate::forward) fn is_own_answer<P: Packet, T: Filters>(
+pub(in crate::forward) fn is_own_answer<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -296,5 +323,5 @@ pub(in crate::forward) fn is_own_answer<P: Packet, T: Filters>(
 ) -> bool {
     settings.node.may_be_own(&headers.key.tuple.destination)
         && !headers.view.is_syn()
-        && is_own(packet, tables, &headers.key, true)
+        && is_own(packet, tables, settings, &headers.key, true)
 }

@@ -1,6 +1,8 @@
 //! The records that egress and established flows leave for later: answers to connections that this node began, and
 //! lookups that keep the affinity of a client.
 
+use std::vec::Vec;
+
 use super::step;
 use crate::addr::Protocol;
 use crate::config::Settings;
@@ -55,11 +57,28 @@ fn connections_to_a_backend_from_a_port_for_translated_sources_are_recorded() {
     assert_eq!(recorded_to(world::REMOTE4, "10.1.0.5:61005", tcp::SYN, 0), 0, "a pod");
 }
 
+/// A packet renews the record of its answers, which otherwise ends; most packets write nothing.
+#[test]
+fn record_is_renewed_by_packets_of_its_connection() {
+    let tables = Fake::node();
+    let mut sends = step(Hook::ExternalEgress, Datagram::udp(world::NODE4, world::CLIENT4).build());
+    sends.from_host = true;
+    let mut written = Vec::new();
+    for _ in 0..10 {
+        assert_eq!(run(&sends, &tables).0, Verdict::Pass(PassReason::NotOurs));
+        written.extend(tables.own_answers.borrow().values().copied());
+        tables.clock.set(tables.clock.get() + 6_000_000_000);
+    }
+    assert_eq!(written.len(), 10);
+    written.dedup();
+    assert_eq!(written.len(), 4, "at 0 s, 18 s, 36 s and 54 s");
+}
+
 /// A RST gets no answer, and a flood that is refused would fill the table. While the data path drains, answers are the
 /// stack's in any case.
 #[test]
 fn resets_and_packets_of_a_draining_node_are_not_recorded() {
-    for flags in [tcp::RST, tcp::RST | tcp::ACK] {
+    for flags in [tcp::RST, tcp::RST | tcp::ACK, tcp::SYN | tcp::ACK] {
         assert_eq!(recorded(world::NODE4, flags, 0), 0);
         assert_eq!(recorded(world::NODE4, flags, Settings::DRAIN), 0);
     }

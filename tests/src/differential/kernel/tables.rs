@@ -47,8 +47,10 @@ impl Kernel {
         for (index, hash) in &*tables.direct.borrow() {
             bpf::put(self.map("DIRECT_SEEN"), index, hash)?;
         }
-        for hash in &*tables.own_answers.borrow() {
-            bpf::put(self.map("OWN_ANSWERS"), hash, &1_u32)?;
+        for (hash, moment) in &mut *tables.own_answers.borrow_mut() {
+            let age = Flow::moment(then).wrapping_sub(*moment);
+            *moment = Flow::moment(now).wrapping_sub(age);
+            bpf::put(self.map("OWN_ANSWERS"), hash, moment)?;
         }
         for hash in &tables.inherited {
             bpf::put(self.map("INHERITED"), hash, &1_u32)?;

@@ -239,7 +239,8 @@ fn records_of_own_connections_refuse_the_ports_of_one_round() {
     let client = "203.0.113.9:700";
     for port in 600..1_024 {
         let own = Endpoint::new(at(world::NODE4).ip, Port::new(port));
-        tables.put_own_answer(hash::whole(&Tuple::new(at(world::REMOTE4), own), Protocol::TCP));
+        let hash = hash::whole(&Tuple::new(at(world::REMOTE4), own), Protocol::TCP);
+        tables.put_own_answer(hash, Flow::moment(tables.clock.get()));
     }
     let comes = step(Hook::ExternalIngress, &Datagram::syn(client, world::NODE4));
     assert_eq!(run(&comes, &tables).0, comes.verdict);
