@@ -1,6 +1,8 @@
 //! Floods of questions that stay unanswered, from ever new clients: no flow in use is lost, and every new flow is
 //! served. While no agent runs, expired flows make room by themselves.
 
+#[path = "topology_flood/crowd.rs"]
+mod crowd;
 #[path = "topology_flood/flood.rs"]
 mod flood;
 #[path = "topology_flood/flooded.rs"]

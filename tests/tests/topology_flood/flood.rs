@@ -83,6 +83,13 @@ impl Flood {
         Self { kinds: KINDS, is_in_turn: true, ports: 31_000, ..Self::of_first_packets_at_a_rate() }
     }
 
+    /// The same with segments that acknowledge nothing, which a backend drops without a RST.
+    pub(super) fn of_unacknowledged_handshakes() -> Self {
+        const KINDS: &[Transport] =
+            &[Transport::Tcp(tcp::SYN), Transport::Tcp(0), Transport::Tcp(tcp::FIN)];
+        Self { kinds: KINDS, ..Self::of_blind_handshakes() }
+    }
+
     /// Sends packets to the addresses of `to` in turn, from ever new sources.
     pub(super) fn send(
         self,

@@ -20,11 +20,15 @@ fn flood_of_a_service_costs_its_other_clients_nothing(shape: Shape) -> Result<()
     let idle = idle_connections(&rig, &web)?;
     let loads = everybody_asks(&rig, &web)?;
     wait::pass(STREAM);
-    let flood = Flood::of_blind_handshakes();
-    let sent = pour(&rig, flood, |family| {
-        let outside = vec![rig.node(0)?.addresses().socket(family, NODE_PORT)];
-        Ok((outside, web.frontend(family)))
-    })?;
+    let mut sent = 0;
+    for flood in [Flood::of_blind_handshakes(), Flood::of_unacknowledged_handshakes()] {
+        let poured = pour(&rig, flood, |family| {
+            let outside = vec![rig.node(0)?.addresses().socket(family, NODE_PORT)];
+            Ok((outside, web.frontend(family)))
+        })?;
+        ensure!(poured > flood.packets, "only {poured} packets of floods were sent");
+        sent += poured;
+    }
     let mut answers = 0;
     for (who, kept, load) in loads {
         let tally = load.finish_without_loss()?;
@@ -35,7 +39,6 @@ fn flood_of_a_service_costs_its_other_clients_nothing(shape: Shape) -> Result<()
         let now = kept.ask()?;
         ensure!(now.server == before.server, "{now:?} after {before:?}");
     }
-    ensure!(sent > flood.packets, "only {sent} packets of floods were sent");
     let protected = protected(&rig, |tuple| {
         [tuple.source, tuple.destination].iter().any(|ip| is_spoofed((*ip).into()))
     })?;

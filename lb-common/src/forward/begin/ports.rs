@@ -1,5 +1,6 @@
 //! Source ports of flows: the client's own if it is unique, otherwise a reserved one.
 
+mod crowd;
 mod masquerade;
 mod over;
 #[cfg(test)]
@@ -12,6 +13,7 @@ use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
+use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts};
 use crate::forward::rare::direct;
 use crate::forward::seek::inherited;
@@ -58,6 +60,9 @@ pub struct Search {
     pub oldest: Port,
     /// Nanoseconds of `CLOCK_MONOTONIC` at which that flow was last seen.
     pub silent_since: u64,
+    /// The client of the first masqueraded datagram flow whose port was tried in the second half of the tries ([`crowd`]);
+    /// unspecified before.
+    pub crowd: Ip,
     /// Where the source is an address of this node: the key of the `NodePort` that a tried port may have.
     pub node_port: Frontend,
 }
@@ -215,6 +220,7 @@ fn take<P: Packet, T: Clock + Flows + Filters>(
     {
         // The occupant is no flow of this data path: it cannot be displaced, and is never idle.
         (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);
+        pair.occupant.kind = Kind::default();
         return Ok(Reservation::Taken);
     }
     let reservation = add_reply(tables, pair)?;
@@ -248,7 +254,8 @@ pub(in crate::forward) fn add_reply<T: Flows>(
 /// `client`: the key of the client's packet. `is_own`: the source is an address of this node, where `NodePorts` are.
 ///
 /// Where all ports of a round are taken, the transient flow that was silent for longest gives its own up: a flood of
-/// unanswered requests takes no port away. [`Search::goes_on`] requests the next try.
+/// unanswered requests takes no port away. In the second half of the tries protected flows of datagrams count as well, if their
+/// client has several of the ports ([`crowd`]). [`Search::goes_on`] requests the next try.
 #[inline(always)]
 fn try_port<P: Packet, T: Tables>(
     packet: &P,
@@ -286,8 +293,10 @@ fn try_port<P: Packet, T: Tables>(
         }
         tables.count(Event::PortTaken);
         let Pair { reply, occupant, occupant_opposite, .. } = pair;
+        let crowds = crowd::has_another(search, &reply.key, occupant);
         let may_go = !occupant.is_protected()
-            || end_idle(tables, &reply.key, occupant, reply.flow.seen, occupant_opposite);
+            || end_idle(tables, &reply.key, occupant, reply.flow.seen, occupant_opposite)
+            || crowds;
         // The other direction may have been seen later, never earlier, so only a flow that may be the oldest needs its
         // lookup.
         if may_go && occupant.seen < search.silent_since {
@@ -306,7 +315,7 @@ fn try_port<P: Packet, T: Tables>(
     }
     pair.forward.to.source_port = search.oldest;
     pair.reply.key.tuple.destination_port = search.oldest;
-    if !displace(tables, pair) {
+    if !displace(tables, pair, search) {
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
         search.goes_on = search.tried != MOST;
         return Err(DropReason::PortsExhausted);
@@ -314,16 +323,20 @@ fn try_port<P: Packet, T: Tables>(
     put(tables, &pair.reply)
 }
 
-/// Takes the key of the reply away from the transient flow that has it. The masquerade of that flow is removed as
-/// well, so that its next packet gets another source.
+/// Takes the key of the reply away from the flow that has it. The masquerade of that flow is removed as well, so that
+/// its next packet gets another source.
 ///
-/// False where both ends of that flow have spoken since the search found it: a protected flow keeps its port.
+/// False where both ends of that flow have spoken since the search found it: a protected flow keeps its port, unless its
+/// client crowds the others out.
 #[inline(never)]
-fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair) -> bool {
+fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair, search: &Search) -> bool {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
     let is_there = tables.flow(&reply.key, occupant);
     if is_there && occupant.is_protected() {
-        return false;
+        if !crowd::is_crowds(search, &reply.key, occupant) {
+            return false;
+        }
+        tiers::release_masqueraded(tables, &reply.key, occupant, occupant_opposite);
     }
     if is_there && occupant.kind == Kind::UNMASQUERADE {
         let Entry { key, flow } = occupant_opposite;

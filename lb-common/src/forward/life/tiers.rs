@@ -7,7 +7,7 @@
 
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
-use crate::flow::{Entry, Flow, Kind, Side, Tuple, has_lasted};
+use crate::flow::{Entry, Flow, FlowKey, Kind, Side, Tuple, has_lasted};
 use crate::forward::{Found, Next, Scratch, begin, choose};
 use crate::packet::Packet;
 use crate::tables::{Added, Clock, Flows, Services};
@@ -103,6 +103,28 @@ fn has_answers<T: Clock + Flows>(tables: &T, found: &mut Found) -> bool {
 #[inline(never)]
 pub(in crate::forward) fn release<T: Clock + Flows>(tables: &T, found: &mut Found) {
     let _all: bool = each(tables, found, expose);
+}
+
+/// Makes all entries of a masqueraded flow transient. `replies`: the entry for the replies to its source. `room`: for
+/// the other entries.
+#[inline(never)]
+pub(in crate::forward) fn release_masqueraded<T: Clock + Flows>(
+    tables: &T,
+    key: &FlowKey,
+    replies: &Flow,
+    room: &mut Entry,
+) {
+    (room.key.tuple, room.key.protocol, room.key.side) = (replies.to, key.protocol, Side::EGRESS);
+    if tables.flow(&room.key, &mut room.flow) && room.flow.kind == Kind::REPLY {
+        let _moved: bool = expose(tables, room);
+        room.flow.to.write_reversed(&mut room.key.tuple);
+        room.key.side = Side::INGRESS;
+        let _moved: bool = expose(tables, room);
+    }
+    key.write_opposite(replies, &mut room.key);
+    let _moved: bool = expose(tables, room);
+    room.key = *key;
+    let _moved: bool = expose(tables, room);
 }
 
 /// Calls `step` for each entry of a flow, by its key, until it fails. The entry that was found is the forward or the

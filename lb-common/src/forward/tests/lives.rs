@@ -12,6 +12,7 @@ use crate::wire::tcp;
 
 mod bursts;
 mod closing;
+mod crowds;
 mod forged;
 mod masquerade;
 mod opening;

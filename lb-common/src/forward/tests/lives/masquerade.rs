@@ -1,6 +1,7 @@
 //! Flows that leave under this node's address: what displaces their entries, and what makes them anew.
 
 use super::*;
+use crate::addr::{Ip, Port};
 
 #[test]
 fn masquerade_whose_tuple_was_taken_gets_another_source() {
@@ -9,7 +10,7 @@ fn masquerade_whose_tuple_was_taken_gets_another_source() {
     let all = tables.all_flows();
     let found = all.iter().find(|(_, flow)| flow.kind == Kind::UNMASQUERADE);
     let (key, mut anothers) = found.map(|(key, flow)| (*key, *flow)).expect("one");
-    anothers.to.destination = crate::addr::Ip::v4([192, 0, 2, 77]);
+    anothers.to.destination = Ip::v4([192, 0, 2, 77]);
     let _displaced = tables.transient.borrow_mut().insert(key, anothers);
     let second = send(&tables);
     assert_ne!(second, first);
@@ -75,7 +76,7 @@ fn all_entries_of_a_masqueraded_flow_are_protected_together() {
         let out = send(&tables);
         let ours = Endpoint::new(
             at(world::NODE4).ip,
-            crate::addr::Port::from_wire(out[34..36].first_chunk().copied().expect("ports")),
+            Port::from_wire(out[34..36].first_chunk().copied().expect("ports")),
         );
         let back = Datagram::new(at(world::REMOTE4), ours, Transport::Udp(true)).build();
         let (verdict, left) = run(&step(Hook::ExternalIngress, back), &tables);
@@ -90,23 +91,36 @@ fn all_entries_of_a_masqueraded_flow_are_protected_together() {
     assert_eq!(tables.all_flows().len(), 4);
 }
 
-/// Every port that is tried towards the backend belongs to a flow of somebody else.
+/// Every port that is tried towards the backend belongs to a flow of another client.
 fn crowded(flags: u8) -> Fake {
-    let (tables, _) = masqueraded();
+    let tables = node(&[(world::REMOTE4, false)]);
     for port in 61_000..=65_000 {
-        let own = Endpoint::new(at(world::NODE4).ip, crate::addr::Port::new(port));
-        let key = FlowKey::new(Tuple::new(at(world::REMOTE4), own), Protocol::UDP, Side::INGRESS);
-        let client = Endpoint::new(at("198.51.100.7:1").ip, crate::addr::Port::new(port));
-        let to = Tuple::new(at(world::REMOTE4), client);
-        let seen = tables.clock.get() - u64::from(port - 60_000) * 1_000_000;
-        let mut flow = Flow::new(to, Kind::UNMASQUERADE, seen);
-        flow.flags = flags | Flow::ANSWER;
-        tables.put(key, flow);
-        let mut masquerade = Flow::new(Tuple::new(own, at(world::REMOTE4)), Kind::MASQUERADE, seen);
-        masquerade.flags = flags;
-        tables.put(FlowKey::new(to.reversed(), Protocol::UDP, Side::EGRESS), masquerade);
+        put_masquerade(&tables, Protocol::UDP, stranger(port), port, flags);
     }
     tables
+}
+
+fn own_port(port: u16) -> Endpoint {
+    Endpoint::new(at(world::NODE4).ip, Port::new(port))
+}
+
+/// A client for each port.
+fn stranger(port: u16) -> Endpoint {
+    let [high, low] = port.to_be_bytes();
+    Endpoint::new(Ip::v4([198, 51, high, low]), Port::new(port))
+}
+
+/// Adds the masquerade of a client's flow: the higher its port, the longer it is silent.
+fn put_masquerade(tables: &Fake, protocol: Protocol, client: Endpoint, port: u16, flags: u8) {
+    let (backend, own) = (at(world::REMOTE4), own_port(port));
+    let to = Tuple::new(backend, client);
+    let seen = tables.clock.get() - u64::from(port - 60_000) * 1_000_000;
+    let mut flow = Flow::new(to, Kind::UNMASQUERADE, seen);
+    flow.flags = flags | Flow::ANSWER;
+    tables.put(FlowKey::new(Tuple::new(backend, own), protocol, Side::INGRESS), flow);
+    let mut masquerade = Flow::new(Tuple::new(own, backend), Kind::MASQUERADE, seen);
+    masquerade.flags = flags;
+    tables.put(FlowKey::new(to.reversed(), protocol, Side::EGRESS), masquerade);
 }
 
 #[test]
@@ -120,9 +134,8 @@ fn flood_takes_no_port_away() {
     assert_eq!(tables.counted(Event::PortTaken), 16);
     // The flow that had it has lost both entries, and another one has four.
     assert_eq!(tables.all_flows().len(), before + 4 - 2);
-    let lost = Endpoint::new(at("198.51.100.7:1").ip, crate::addr::Port::new(port));
-    let masquerade =
-        FlowKey::new(Tuple::new(lost, at(world::REMOTE4)), Protocol::UDP, Side::EGRESS);
+    let lost = Tuple::new(stranger(port), at(world::REMOTE4));
+    let masquerade = FlowKey::new(lost, Protocol::UDP, Side::EGRESS);
     assert!(tables.flow_at(&masquerade).is_none(), "its next packet gets another port");
 }
 
@@ -132,7 +145,7 @@ fn a_flow_that_has_another_source_by_now_keeps_it() {
     // Every flow has another port by now; only the answers to its old one are left to be displaced.
     for flow in tables.transient.borrow_mut().values_mut().filter(|it| it.kind == Kind::MASQUERADE)
     {
-        flow.to.source_port = crate::addr::Port::new(60_999);
+        flow.to.source_port = Port::new(60_999);
     }
     let before = tables.all_flows().len();
     let _out = masqueraded().1(&tables);
@@ -201,7 +214,7 @@ fn masquerade_whose_answers_were_displaced_keeps_its_source() {
     let all = tables.all_flows();
     let (taken, flow) = all.iter().find(|(_, flow)| flow.kind == Kind::UNMASQUERADE).expect("one");
     let mut anothers = *flow;
-    anothers.to.destination = crate::addr::Ip::v4([192, 0, 2, 77]);
+    anothers.to.destination = Ip::v4([192, 0, 2, 77]);
     let (tables, send) = masqueraded();
     tables.put(*taken, anothers);
     let out = send(&tables);

@@ -1,0 +1,35 @@
+//! A client whose datagrams have many of the source ports towards a backend.
+//!
+//! A client that cycles through its own ports, and is answered, has a protected flow for each of them after a while.
+//! Netfilter masquerades with 64,512 ports, as many as one client has; the range of a node is smaller, and may be all
+//! taken. Then a flow of a client that has several of the ports tried gives its own up, and goes on with another one:
+//! few clients have two of some sixty ports, unless they have a large part of all.
+
+use super::{MOST, Search};
+use crate::addr::{Ip, Protocol};
+use crate::flow::{Flow, FlowKey, Kind};
+
+/// Whether a flow belongs to the client that was found to crowd others out, and can give its port up while it is in use.
+/// A TCP connection or an SCTP association would break.
+#[inline(always)]
+pub(super) fn is_crowds(search: &Search, reply: &FlowKey, occupant: &Flow) -> bool {
+    may_move(reply, occupant) && occupant.to.destination == search.crowd
+}
+
+/// Notes the client of the flow that has a tried port; true if that client has another one of the ports tried.
+#[inline(always)]
+pub(super) fn has_another(search: &mut Search, reply: &FlowKey, occupant: &Flow) -> bool {
+    if search.tried <= MOST / 2 || !may_move(reply, occupant) {
+        return false;
+    }
+    if search.crowd == Ip::UNSPECIFIED {
+        search.crowd = occupant.to.destination;
+        return false;
+    }
+    is_crowds(search, reply, occupant)
+}
+
+#[inline(always)]
+const fn may_move(reply: &FlowKey, occupant: &Flow) -> bool {
+    reply.protocol.0 == Protocol::UDP.0 && matches!(occupant.kind, Kind::UNMASQUERADE)
+}
