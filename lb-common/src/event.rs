@@ -34,7 +34,7 @@ names! {
         NotIp = "not_ip", "neither IPv4 nor IPv6";
         OtherProtocol = "other_protocol", "an IP protocol that Services cannot name";
         Malformed = "malformed", "truncated or inconsistent header: left to the stack";
-        UnknownFragment = "unknown_fragment", "a later fragment whose first fragment was not seen";
+        UnknownFragment = "unknown_fragment", "a later fragment whose first fragment was not seen, or went to no Service";
         Martian = "martian", "a source that cannot be answered, or that equals the destination: left to the stack";
         DrainingFrontend = "draining_frontend", "the frontend was removed and the packet has no flow";
         NotReady = "not_ready", "the agent has not written the settings, or the programs of the whole path, yet";

@@ -24,6 +24,7 @@ mod direct;
 mod direct_and_service;
 mod echo;
 mod flows;
+mod forged_sources;
 mod fragments;
 mod handshakes;
 mod host;
@@ -100,6 +101,7 @@ pub fn all() -> Vec<Fixture> {
         host_exits::all(),
         host_failures::all(),
         handshakes::all(),
+        forged_sources::all(),
     ];
     parts.concat()
 }

@@ -26,6 +26,13 @@ impl Tuple {
         destination_port: Port::NONE,
     };
 
+    /// Whether no host can have the source address of a packet from a wire, or the source is the destination (the "land"
+    /// attack).
+    #[inline(always)]
+    pub fn is_impossible(&self) -> bool {
+        self.source.is_martian() || self.source == self.destination
+    }
+
     /// The tuple of a packet from one end to the other.
     #[inline(always)]
     pub const fn new(source: Endpoint, destination: Endpoint) -> Self {

@@ -11,7 +11,7 @@ pub(super) mod shape;
 
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
-use crate::flow::{Flow, Kind};
+use crate::flow::{Entry, Flow, Kind, Side};
 use crate::forward::classify::{self, Class};
 use crate::forward::exit::{self, ExitTo, bypass, redirect};
 use crate::forward::life::{self, close, flows};
@@ -157,6 +157,10 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         }
         return direct::find(packet, tables, headers, found, choice, begin);
     }
+    // A client whose source was forged may have the address of a frontend: then the replies to it begin no flow.
+    if !known && is_reply(tables, settings, headers, found) {
+        return NOT_OURS;
+    }
     // A connection that this node began may have a `NodePort`'s number as its port (ADR 0035). A packet of a known flow
     // is a request.
     if !known && direct::is_own_answer(packet, tables, settings, headers) {
@@ -175,6 +179,29 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         return Ok(Next::Refuse);
     }
     Ok(Next::First)
+}
+
+/// Whether a packet to a frontend is a reply of a backend in a flow of this node, whose client has a frontend's address
+/// and port. As in netfilter, it belongs to that flow: it would make two Services of datagrams talk for ever.
+#[inline(never)]
+fn is_reply<T: Tables>(
+    tables: &T,
+    settings: &Settings,
+    headers: &Headers,
+    found: &mut Found,
+) -> bool {
+    let Headers { view, key, .. } = headers;
+    if view.is_syn() || !classify::is_from_backend(tables, &key.tuple) {
+        return false;
+    }
+    // The entry that was found may be that of an expired flow, which is removed when the new one begins.
+    let Entry { key: reply, flow } = &mut found.visited;
+    (reply.tuple, reply.protocol, reply.side) = (key.tuple, key.protocol, Side::EGRESS);
+    // The replies of a masqueraded flow come in to its translated source.
+    tables.flow(reply, flow)
+        && flow.kind == Kind::REPLY
+        && flow.flags & Flow::MASQUERADED == 0
+        && !settings.node.lifetimes.is_over(reply, flow, None, tables.now())
 }
 
 /// Decides about a packet that goes out: which flow it follows, or whether a process of this host sent it.

@@ -3,7 +3,7 @@
 use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
 use crate::event::{PassReason, Verdict};
-use crate::flow::{FlowKey, Tuple};
+use crate::flow::FlowKey;
 use crate::forward::seek::follow;
 use crate::forward::{Asker, Begin, Choice, Next, Role, Scratch, Step, choose, ready};
 use crate::hash;
@@ -24,7 +24,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     let Scratch { headers, choice, begin, next, refusal, role, .. } = scratch;
     let Headers { view, key: FlowKey { tuple, .. }, .. } = &*headers;
     let (role, source) = (*role, &tuple.source);
-    if is_impossible(tuple) {
+    if tuple.is_impossible() {
         return Err(Verdict::Pass(PassReason::Martian));
     }
     if !follow::may_begin(view) {
@@ -54,12 +54,6 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         ..Begin::of(packet, tables, view, begin.renews)
     };
     Ok(())
-}
-
-/// Whether no host can have the source address, or the packet's source is its destination (the "land" attack).
-#[inline(always)]
-fn is_impossible(tuple: &Tuple) -> bool {
-    tuple.source.is_martian() || tuple.source == tuple.destination
 }
 
 /// Detects local pods (contract 3.4): by prefix where one is configured, otherwise by interface.

@@ -159,6 +159,9 @@ fn echo<P: Packet, T: Tables>(
             Verdict::Pass(PassReason::NotOurs)
         });
     }
+    if tuple.is_impossible() {
+        return Err(Verdict::Pass(PassReason::Martian));
+    }
     if !settings.has(Settings::ANSWER_ECHO) {
         return Ok(Refusal::Reject(Return::UnknownPort));
     }

@@ -10,9 +10,9 @@
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Return, Verdict};
-use crate::flow::{FlowKey, Tuple};
+use crate::flow::{FlowKey, Side, Tuple};
 use crate::forward::exit::next_hop;
-use crate::forward::{Refusal, Scratch, Step, exit};
+use crate::forward::{Refusal, Role, Scratch, Step, exit};
 use crate::hash;
 use crate::packet::Packet;
 use crate::tables::{Clock, Node};
@@ -54,7 +54,7 @@ const HOPS: u8 = 64;
 pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
     packet: &mut P,
     tables: &T,
-    Scratch { headers, exit, refusal, .. }: &mut Scratch,
+    Scratch { headers, exit, refusal, role, .. }: &mut Scratch,
 ) -> Step<()> {
     let why = match *refusal {
         Refusal::Pass(reason) => return Err(Verdict::Pass(reason)),
@@ -66,6 +66,10 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
         Refusal::Reject(why) => why,
     };
     let FlowKey { tuple, protocol, side, .. } = &headers.key;
+    // No error answers such a source (RFC 1122 3.2.2, RFC 4443 2.4). A process of this host may ask its own address.
+    if *side == Side::INGRESS && *role != Role::Host && tuple.is_impossible() {
+        return Err(Verdict::Pass(PassReason::Martian));
+    }
     if next_hop::is_for_another(packet, tables, *side) {
         return Err(Verdict::Pass(PassReason::OtherMachine));
     }
