@@ -252,7 +252,11 @@ fn choose_source<P: Packet, T: Tables>(
         return;
     }
     if !is_far {
-        source_on_route(packet, tables, to, headers.key.protocol, device, source);
+        let mut routed = Ip::UNSPECIFIED;
+        let is_known = source_on_route(packet, to, headers.key.protocol, device, &mut routed);
+        if is_known && tables.settings().is_some_and(|all| all.node.may_be_own(&routed)) {
+            *source = routed;
+        }
     } else if let Some(device) = tables.device(device) {
         // The reply of another node must come back by this interface.
         let of_device = if headers.view.v4 { device.source4 } else { device.source6 };
@@ -262,23 +266,24 @@ fn choose_source<P: Packet, T: Tables>(
     }
 }
 
-/// Takes the source of the route to a backend of this node, as a connection of the node itself to it would (Linux 6.7).
+/// Finds the source of the route to a backend of this node, as a connection of the node itself to it would (Linux 6.7);
+/// false if it is not known.
 ///
-/// VERIFIER: a function of its own, as the route lookup is.
+/// VERIFIER: a function of its own, as the route lookup is, with five parameters: Linux 7.3 counts those that the
+/// compiler left out, too.
 #[inline(never)]
-fn source_on_route<P: Packet, T: Tables>(
+fn source_on_route<P: Packet>(
     packet: &P,
-    tables: &T,
     to: &Tuple,
     protocol: Protocol,
     device: u32,
     into: &mut Ip,
-) {
+) -> bool {
     let source = packet.source(to, protocol, device);
-    let is_own = |source: &Ip| tables.settings().is_some_and(|all| all.node.may_be_own(source));
-    if let Some(source) = source.filter(is_own) {
+    if let Some(source) = source {
         *into = source;
     }
+    source.is_some()
 }
 
 /// Finds the interface at which the stack receives a reply to this host: see [`find_delivery`].
