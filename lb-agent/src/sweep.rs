@@ -2,7 +2,8 @@
 //! with an address that is gone get another source.
 //!
 //! The data path works without this: it treats an idle flow as absent, and moves closed ones to the transient tables,
-//! where newer entries displace them. A sweep makes room in the tables. It reads each entry once and remembers only those that may have expired.
+//! where newer entries displace them. A sweep makes room in the tables. It reads each entry once and remembers only
+//! those that may have expired.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

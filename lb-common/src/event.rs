@@ -109,7 +109,7 @@ names! {
     Event {
         PortShifted = "port_shifted", "the source port was changed because the tuple was taken";
         PortTaken = "port_taken", "a tried source port belongs to another flow; up to 128 are tried for a flow";
-        PortDisplaced = "port_displaced", "a new flow took the source port of a transient or expired flow";
+        PortDisplaced = "port_displaced", "a new flow took the source port of a transient or expired flow, or of one of many of its client";
         PortsScarce = "ports_scarce", "a free source port was found only after more than 8 tries: ports towards this backend run out";
         AffinityFull = "affinity_full", "no room to remember a client's backend";
         FlowRenewed = "flow_renewed", "a flow whose backend was removed chose a new one";

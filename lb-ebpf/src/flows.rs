@@ -212,8 +212,8 @@ pub(crate) fn touch(key: &FlowKey, touch: &Touch) {
     let _done: u32 = flow_touch(key, touch.seen, shown, touch.expected, cleared);
 }
 
-/// Takes the fields of [`Touch`] one by one, the [`Shown`] ones as their bytes: a structure on the stack would have padding, and the
-/// verifier accepts no reference to uninitialised bytes.
+/// Takes the fields of [`Touch`] one by one, the [`Shown`] ones as their bytes: a structure on the stack would have
+/// padding, and the verifier accepts no reference to uninitialised bytes.
 #[inline(never)]
 #[unsafe(no_mangle)]
 extern "C" fn flow_touch(

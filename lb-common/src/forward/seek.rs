@@ -201,7 +201,8 @@ fn is_reply<T: Tables>(
     tables.flow(reply, flow)
         && flow.kind == Kind::REPLY
         && flow.flags & Flow::MASQUERADED == 0
-        && !settings.node.lifetimes.is_over(reply, flow, None, tables.now())
+        && (flow.is_protected()
+            || !settings.node.lifetimes.is_over(reply, flow, None, tables.now()))
 }
 
 /// Decides about a packet that goes out: which flow it follows, or whether a process of this host sent it.

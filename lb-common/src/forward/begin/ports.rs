@@ -56,13 +56,15 @@ pub struct Search {
     pub goes_on: bool,
     /// The number of other ports that were tried.
     pub tried: u32,
-    /// The port, among those tried in this round, of the transient flow that was silent for longest; 0: none.
+    /// The port, among those tried in this round, of the flow that may give it up and was silent for longest; 0: none.
     pub oldest: Port,
     /// Nanoseconds of `CLOCK_MONOTONIC` at which that flow was last seen.
     pub silent_since: u64,
-    /// The client of the first masqueraded datagram flow whose port was tried in the second half of the tries ([`crowd`]);
+    /// The client of a masqueraded datagram flow whose port was tried in the second half of the tries ([`crowd`]);
     /// unspecified before.
     pub crowd: Ip,
+    /// Whether that client has another one of the ports tried.
+    pub has_crowd: bool,
     /// Where the source is an address of this node: the key of the `NodePort` that a tried port may have.
     pub node_port: Frontend,
 }
@@ -254,8 +256,8 @@ pub(in crate::forward) fn add_reply<T: Flows>(
 /// `client`: the key of the client's packet. `is_own`: the source is an address of this node, where `NodePorts` are.
 ///
 /// Where all ports of a round are taken, the transient flow that was silent for longest gives its own up: a flood of
-/// unanswered requests takes no port away. In the second half of the tries protected flows of datagrams count as well, if their
-/// client has several of the ports ([`crowd`]). [`Search::goes_on`] requests the next try.
+/// unanswered requests takes no port away. In the last round protected flows of datagrams count as well, if their client
+/// has several of the ports ([`crowd`]). [`Search::goes_on`] requests the next try.
 #[inline(always)]
 fn try_port<P: Packet, T: Tables>(
     packet: &P,
@@ -269,6 +271,7 @@ fn try_port<P: Packet, T: Tables>(
     let tried = search.tried;
     if tried.is_multiple_of(ROUND) {
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
+        crowd::begin_round(search);
     }
     search.tried = tried + 1;
     let ports = settings.node.source_ports(client.tuple.source_port);

@@ -20,7 +20,7 @@ const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// sender with more data in flight is known by the number that it acknowledges ([`acknowledges_recent`]).
 pub(super) const PROVEN: u32 = 1 << 16;
 /// The progress of the acknowledgements of one end from which on a packet is recorded. It is less than [`PROVEN`], so
-/// that the record of an end never lags by as much as its next segment may.
+/// that a FIN or RST after any progress that is not yet recorded is near enough.
 const STEP: u32 = 1 << 15;
 /// The largest progress of the acknowledgements of one end from one record to the next that is believed as it is. A
 /// larger one acknowledges a gap of a bulk transfer, in which the sequence numbers of that end hardly move.
@@ -38,10 +38,11 @@ pub(in crate::forward) const fn begins_or_ends(view: &View) -> bool {
 /// Whether a packet acknowledges so much more than its entry has recorded that the number must be recorded.
 ///
 /// A record that is as old as a tick would prove no FIN or RST after a burst of data in both directions. A number that
-/// is a little behind is that of a segment that was reordered.
+/// is a little behind is that of a segment that was reordered. The entries of a masquerade see one direction each, and
+/// their numbers prove nothing.
 #[inline(always)]
 pub(super) const fn has_progressed(acknowledged: u32, flow: &Flow) -> bool {
-    acknowledged.wrapping_sub(flow.expected).wrapping_add(STEP) > 2 * STEP
+    !flow.is_masquerade() && acknowledged.wrapping_sub(flow.expected).wrapping_add(STEP) > 2 * STEP
 }
 
 /// Whether an acknowledgement number is about the last one that the entry of the same end has recorded.

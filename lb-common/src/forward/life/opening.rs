@@ -17,7 +17,8 @@ use crate::wire::View;
 ///
 /// That happens where a client lost its connection while it was half-closed, and comes back with the same port: its SYN
 /// changes nothing ([`follow`](crate::forward::seek::follow)), but a backend that accepts it has no other connection.
-/// In netfilter the SYN-ACK decides as well (`nf_conntrack_proto_tcp.c`, "client and server are in sync").
+/// In netfilter the SYN-ACK decides as well, where it follows a SYN that was seen (`nf_conntrack_proto_tcp.c`, "client
+/// and server are in sync"); no entry remembers a SYN here.
 #[inline(never)]
 pub(super) fn accept<P: Packet, T: Flows>(
     packet: &P,

@@ -21,7 +21,8 @@ use crate::service::{Backend, Service};
 use crate::tables::{Clock, Filters, Flows, Node};
 use crate::wire::{Headers, View};
 
-/// Age of a record from which on a packet renews it, in steps of [`Flow::moment`]: 17 s, a fraction of every lifetime.
+/// Age of a record from which on a packet renews it, in steps of [`Flow::moment`]: 17 s. A record counts for twice as
+/// long at least.
 const RENEWED: u32 = 128;
 
 /// Finds the flow of a packet from a pod to a possible backend, where the packet needs one; most need none.
@@ -310,7 +311,10 @@ fn is_recorded_answer<T: Clock + Filters>(tables: &T, settings: &Settings, key: 
         return false;
     };
     let longest = u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND;
-    Flow::moment(tables.now()).wrapping_sub(moment) <= Flow::moment(longest)
+    let longest = Flow::moment(longest).max(2 * RENEWED);
+    // The agent's clock may be a step ahead of the programs'.
+    let age = Flow::moment(tables.now()).wrapping_sub(moment).cast_signed();
+    age <= longest.cast_signed()
 }
 
 /// Whether a packet to a frontend without a flow is a reply in a connection that this node began. A SYN never is.

@@ -2,10 +2,11 @@
 //!
 //! A client that cycles through its own ports, and is answered, has a protected flow for each of them after a while.
 //! Netfilter masquerades with 64,512 ports, as many as one client has; the range of a node is smaller, and may be all
-//! taken. Then a flow of a client that has several of the ports tried gives its own up, and goes on with another one:
-//! few clients have two of some sixty ports, unless they have a large part of all.
+//! taken. Then a flow of a client that has several of the ports tried gives its own up, and its next datagram leaves with
+//! another one: few clients have two of some sixty ports, unless they have a large part of all. Datagrams of the backend
+//! to the old port reach the client that has it by then.
 
-use super::{MOST, Search};
+use super::{MOST, ROUND, Search};
 use crate::addr::{Ip, Protocol};
 use crate::flow::{Flow, FlowKey, Kind};
 
@@ -16,7 +17,8 @@ pub(super) fn is_crowds(search: &Search, reply: &FlowKey, occupant: &Flow) -> bo
     may_move(reply, occupant) && occupant.to.destination == search.crowd
 }
 
-/// Notes the client of the flow that has a tried port; true if that client has another one of the ports tried.
+/// Notes the client of the flow that has a tried port. True in the last round, if that client has another one of the
+/// ports tried: before, a free port may still be found.
 #[inline(always)]
 pub(super) fn has_another(search: &mut Search, reply: &FlowKey, occupant: &Flow) -> bool {
     if search.tried <= MOST / 2 || !may_move(reply, occupant) {
@@ -26,7 +28,17 @@ pub(super) fn has_another(search: &mut Search, reply: &FlowKey, occupant: &Flow)
         search.crowd = occupant.to.destination;
         return false;
     }
-    is_crowds(search, reply, occupant)
+    let is_crowds = is_crowds(search, reply, occupant);
+    search.has_crowd |= is_crowds;
+    is_crowds && search.tried > MOST - ROUND
+}
+
+/// Forgets a client at the begin of a round, if the round before has found no second port of it.
+#[inline(always)]
+pub(super) const fn begin_round(search: &mut Search) {
+    if !search.has_crowd {
+        search.crowd = Ip::UNSPECIFIED;
+    }
 }
 
 #[inline(always)]

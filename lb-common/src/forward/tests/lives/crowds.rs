@@ -105,3 +105,32 @@ fn flows_of_some_clients_with_all_ports_give_their_own_up() {
     }
     assert_eq!(tables.counted(Event::PortDisplaced), 50);
 }
+
+/// Only the last round may take a port in use: until then a free one may be found.
+#[test]
+fn free_port_is_found_before_the_last_round() {
+    let client = at("203.0.113.50:40000");
+    let tuple = Tuple::new(client, at(world::REMOTE4));
+    for turn in [64, 100, 111] {
+        let tables = crowded(Protocol::UDP, crowd);
+        let free = crate::fake::source_port(&PORTS, &tuple, Protocol::UDP, turn);
+        let own = Tuple::new(at(world::REMOTE4), Endpoint::new(at(world::NODE4).ip, free));
+        let key = FlowKey::new(own, Protocol::UDP, Side::INGRESS);
+        assert!(tables.flows.borrow_mut().remove(&key).is_some());
+        assert_eq!(send(&tables, Protocol::UDP, client), (MASQUERADE, free.get()), "{turn}");
+        assert_eq!(tables.counted(Event::PortDisplaced), 0, "{turn}");
+    }
+}
+
+/// The first port of a round may belong to a client that has no other one.
+#[test]
+fn client_with_one_port_hides_no_crowd() {
+    let client = at("203.0.113.50:40000");
+    let tuple = Tuple::new(client, at(world::REMOTE4));
+    let first = crate::fake::source_port(&PORTS, &tuple, Protocol::UDP, 64).get();
+    let tables = crowded(Protocol::UDP, |port| {
+        if port == first { Ip::v4([198, 51, 100, 99]) } else { crowd(port) }
+    });
+    assert_eq!(send(&tables, Protocol::UDP, client).0, MASQUERADE);
+    assert_eq!(tables.counted(Event::PortDisplaced), 1);
+}
