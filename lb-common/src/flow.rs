@@ -128,12 +128,9 @@ impl Shown {
         }
     }
 
-    /// Clears the bytes that are set in the other value, and writes no other byte.
+    /// Clears the ends that are set in the other value, and writes no other byte.
     #[inline(always)]
-    pub const fn clear(&mut self, other: Self) {
-        if other.established != 0 {
-            self.established = 0;
-        }
+    pub const fn clear_ends(&mut self, other: Self) {
         if other.fin != 0 {
             self.fin = 0;
         }

@@ -25,7 +25,7 @@ pub struct Touch {
     pub shown: Shown,
     /// [`Flow::expected`]; 0 leaves it.
     pub expected: u32,
-    /// Bytes to be cleared in [`Flow::shown`]: later packets show that what they stand for ended nothing.
+    /// Ends to be cleared in [`Flow::shown`]: later packets show that what they stand for ended nothing.
     pub cleared: Shown,
 }
 

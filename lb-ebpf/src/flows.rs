@@ -239,7 +239,7 @@ extern "C" fn flow_touch(
             unsafe { (*flow).expected = expected };
         }
         // SAFETY: bytes of a live element; a RST or FIN at the same moment is lost, or recorded again by the next one.
-        unsafe { (*flow).shown.clear(cleared) };
+        unsafe { (*flow).shown.clear_ends(cleared) };
     });
     0
 }

@@ -111,7 +111,7 @@ impl Flows for Fake {
             if touch.expected != 0 {
                 flow.expected = touch.expected;
             }
-            flow.shown.clear(touch.cleared);
+            flow.shown.clear_ends(touch.cleared);
         });
     }
 

@@ -142,11 +142,12 @@ impl FlowKey {
         };
     }
 
-    /// Key of the masquerade of the flow whose forward entry is `forward`, in place.
+    /// Key of the packets of an entry after its translation, where they leave, in place: for a forward entry that of its
+    /// masquerade, for the replies to a masqueraded source that of the reply entry.
     #[inline(always)]
-    pub const fn write_masquerade_key(&self, forward: &Flow, masquerade: &mut Self) {
-        masquerade.tuple = forward.to;
-        masquerade.protocol = self.protocol;
-        masquerade.side = Side::EGRESS;
+    pub const fn write_leaving_key(&self, flow: &Flow, leaving: &mut Self) {
+        leaving.tuple = flow.to;
+        leaving.protocol = self.protocol;
+        leaving.side = Side::EGRESS;
     }
 }

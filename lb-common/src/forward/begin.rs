@@ -169,7 +169,7 @@ pub(super) fn commit<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     } else if tables.settings().is_some_and(|all| all.has(Settings::MASQUERADE_KUBE_PROXY)) {
         // An earlier flow between these ends, by another frontend, may have left an entry there whose source is not
         // chosen yet.
-        found.key.write_masquerade_key(&found.flow, &mut pending.key);
+        found.key.write_leaving_key(&found.flow, &mut pending.key);
         tables.remove_flow(&pending.key);
     }
     // The forward entry is last: a packet that finds it may rely on all others.
@@ -205,7 +205,7 @@ const fn write_reply(key: &FlowKey, forward: &Flow, device: u32, reply: &mut Ent
 const fn write_masquerade(key: &FlowKey, forward: &Flow, pending: &mut Entry) {
     forward.write_entry(Kind::MASQUERADE, &mut pending.flow);
     pending.flow.to = Tuple::NONE;
-    key.write_masquerade_key(forward, &mut pending.key);
+    key.write_leaving_key(forward, &mut pending.key);
 }
 
 /// Ends the flow in `found`, which had the packet's key before, except for its forward entry.
@@ -249,7 +249,7 @@ pub(super) fn make_reply<T: Flows>(
 pub(super) fn end_tail<T: Flows>(tables: &T, found: &mut Found) {
     let Found { key, flow, visited, .. } = found;
     if flow.flags & Flow::MASQUERADED != 0 {
-        key.write_masquerade_key(flow, &mut visited.key);
+        key.write_leaving_key(flow, &mut visited.key);
         if tables.flow(&visited.key, &mut visited.flow) {
             tables.remove_flow(&visited.key);
             visited.flow.to.write_reversed(&mut visited.key.tuple);

@@ -9,8 +9,9 @@ pub(super) mod opening;
 pub(super) mod tiers;
 
 use crate::config::Settings;
-use crate::flow::{Kind, Lifetimes, Side};
+use crate::flow::Kind;
 use crate::forward::Found;
+use crate::forward::seek::found::opposite_of;
 use crate::tables::{Clock, Flows};
 
 /// Nanoseconds in a second.
@@ -35,38 +36,21 @@ fn is_idle<T: Clock + Flows>(tables: &T, settings: &Settings, found: &mut Found)
     if now.saturating_sub(found.flow.seen) < SHORTEST {
         return false;
     }
-    let lifetimes = &settings.node.lifetimes;
-    match found.flow.kind {
-        Kind::UNMASQUERADE => is_reply_over(tables, lifetimes, found, now),
-        // The client's packet has just met its forward entry.
-        Kind::MASQUERADE => false,
-        _ => {
-            let has_opposite = found.find_opposite(tables);
-            let opposite = has_opposite.then_some(&found.opposite.flow);
-            lifetimes.is_over(&found.key, &found.flow, opposite, now)
+    let Found { key, flow, opposite, visited, .. } = found;
+    let (key, flow) = match flow.kind {
+        // A masquerade lives as long as its flow. The client's packet has just met the forward entry.
+        Kind::MASQUERADE => return false,
+        // The reply has not met the reply entry yet. Without this test it would get its client's address here, and no
+        // translation where it leaves. Where the entry was displaced, the client's next packet restores it.
+        Kind::UNMASQUERADE => {
+            key.write_leaving_key(flow, &mut visited.key);
+            if !tables.flow(&visited.key, &mut visited.flow) || visited.flow.kind != Kind::REPLY {
+                return false;
+            }
+            (&visited.key, &visited.flow)
         }
-    }
-}
-
-/// Whether the flow of the reply to a masqueraded source, which was found, is over: a masquerade lives as long as its
-/// flow.
-///
-/// Otherwise the packet would get its client's address here, and no translation where it leaves. Unknown where the
-/// reply entry was displaced: the client's next packet restores it.
-#[inline(never)]
-fn is_reply_over<T: Flows>(
-    tables: &T,
-    lifetimes: &Lifetimes,
-    Found { key, flow, opposite, visited, .. }: &mut Found,
-    now: u64,
-) -> bool {
-    (visited.key.tuple, visited.key.protocol) = (flow.to, key.protocol);
-    visited.key.side = Side::EGRESS;
-    if !tables.flow(&visited.key, &mut visited.flow) || visited.flow.kind != Kind::REPLY {
-        return false;
-    }
-    visited.key.write_opposite(&visited.flow, &mut opposite.key);
-    let has_forward = tables.flow(&opposite.key, &mut opposite.flow)
-        && opposite.flow.to.is_reverse_of(&visited.key.tuple);
-    lifetimes.is_over(&visited.key, &visited.flow, has_forward.then_some(&opposite.flow), now)
+        _ => (&*key, &*flow),
+    };
+    let has_opposite = opposite_of(tables, key, flow, opposite);
+    settings.node.lifetimes.is_over(key, flow, has_opposite.then_some(&opposite.flow), now)
 }

@@ -6,7 +6,7 @@
 use crate::addr::Ip;
 use crate::config::Device;
 use crate::event::Event;
-use crate::flow::{Flow, Kind, Side, Tuple};
+use crate::flow::{Flow, Kind, Tuple};
 use crate::forward::exit::next_hop;
 use crate::forward::{Exit, Found};
 use crate::packet::Packet;
@@ -30,9 +30,7 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
     exit: &mut Exit,
 ) -> bool {
     let Found { key, flow, visited, .. } = found;
-    visited.key.tuple = flow.to;
-    visited.key.protocol = key.protocol;
-    visited.key.side = Side::EGRESS;
+    key.write_leaving_key(flow, &mut visited.key);
     // A SYN is not enough for TCP: both entries must have been marked by a later packet (ADR 0019).
     if !may_leave(flow)
         || flow.shown.established == 0

@@ -18,7 +18,7 @@ const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 ///
 /// A forger guesses one of 65,536 sequence numbers, for a FIN one of 32,768. Receive windows are larger, so a genuine
 /// sender with more data in flight is known by the number that it acknowledges ([`acknowledges_recent`]).
-pub(super) const PROVEN: u32 = 1 << 16;
+const PROVEN: u32 = 1 << 16;
 /// The progress of the acknowledgements of one end from which on a packet is recorded. It is less than [`PROVEN`], so
 /// that a FIN or RST after any progress that is not yet recorded is near enough.
 const STEP: u32 = 1 << 15;

@@ -102,7 +102,7 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
         touch.seen = found.flow.seen;
     }
     tables.touch_flow(&found.key, &touch);
-    found.flow.shown.clear(touch.cleared);
+    found.flow.shown.clear_ends(touch.cleared);
     found.flow.shown = found.flow.shown.with(shown);
     found.flow.seen = touch.seen;
     // An answer protects no flow: only a later packet of the client shows that the client has its address, for TCP by

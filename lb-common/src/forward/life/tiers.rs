@@ -68,7 +68,7 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
 /// flow has its tuple by now.
 #[inline(always)]
 fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
-    found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
+    found.key.write_leaving_key(&found.flow, &mut found.visited.key);
     let is_marked = tables.flow(&found.visited.key, &mut found.visited.flow);
     // No packet has left yet: the first one that does chooses the source.
     if is_marked && found.visited.flow.to.source == Ip::UNSPECIFIED {
@@ -78,7 +78,7 @@ fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
         return;
     }
     // The packet gets a new source where it leaves.
-    found.key.write_masquerade_key(&found.flow, &mut found.visited.key);
+    found.key.write_leaving_key(&found.flow, &mut found.visited.key);
     found.flow.write_entry(Kind::MASQUERADE, &mut found.visited.flow);
     found.visited.flow.to = Tuple::NONE;
     let _put: bool = tables.put_flow(&found.visited.key, &found.visited.flow);
@@ -105,8 +105,8 @@ pub(in crate::forward) fn release<T: Clock + Flows>(tables: &T, found: &mut Foun
     let _all: bool = each(tables, found, expose);
 }
 
-/// Makes all entries of a masqueraded flow transient. `replies`: the entry for the replies to its source. `room`: for
-/// the other entries.
+/// Makes the forward and the reply entry of a masqueraded flow transient, which restore its masquerade (`mend`), and
+/// removes the protected entry of the replies to its source: `replies`, at `key`. `room`: for the other entries.
 #[inline(never)]
 pub(in crate::forward) fn release_masqueraded<T: Clock + Flows>(
     tables: &T,
@@ -114,17 +114,14 @@ pub(in crate::forward) fn release_masqueraded<T: Clock + Flows>(
     replies: &Flow,
     room: &mut Entry,
 ) {
-    (room.key.tuple, room.key.protocol, room.key.side) = (replies.to, key.protocol, Side::EGRESS);
+    key.write_leaving_key(replies, &mut room.key);
     if tables.flow(&room.key, &mut room.flow) && room.flow.kind == Kind::REPLY {
         let _moved: bool = expose(tables, room);
         room.flow.to.write_reversed(&mut room.key.tuple);
         room.key.side = Side::INGRESS;
         let _moved: bool = expose(tables, room);
     }
-    key.write_opposite(replies, &mut room.key);
-    let _moved: bool = expose(tables, room);
-    room.key = *key;
-    let _moved: bool = expose(tables, room);
+    tables.remove_protected(key);
 }
 
 /// Calls `step` for each entry of a flow, by its key, until it fails. The entry that was found is the forward or the

@@ -31,13 +31,10 @@ impl Found {
 
     /// Finds the entry of the other direction of the flow, into `opposite`.
     ///
-    /// False where that entry is gone or belongs to another flow by now
-    /// ([`ports::reserve`](crate::forward::begin::ports::reserve)).
-    #[inline(never)]
+    /// False as in [`opposite_of`].
+    #[inline(always)]
     pub(in crate::forward) fn find_opposite<T: Flows>(&mut self, tables: &T) -> bool {
-        self.key.write_opposite(&self.flow, &mut self.opposite.key);
-        tables.flow(&self.opposite.key, &mut self.opposite.flow)
-            && self.opposite.flow.to.is_reverse_of(&self.key.tuple)
+        opposite_of(tables, &self.key, &self.flow, &mut self.opposite)
     }
 
     /// Finds the entry that replies to a packet would meet on a side, into `answers`.
@@ -54,4 +51,19 @@ impl Found {
         key.side = side;
         tables.flow(key, flow)
     }
+}
+
+/// Finds the entry of the other direction of the flow that an entry belongs to.
+///
+/// False where that entry is gone or belongs to another flow by now
+/// ([`ports::reserve`](crate::forward::begin::ports::reserve)).
+#[inline(never)]
+pub(in crate::forward) fn opposite_of<T: Flows>(
+    tables: &T,
+    key: &FlowKey,
+    flow: &Flow,
+    opposite: &mut Entry,
+) -> bool {
+    key.write_opposite(flow, &mut opposite.key);
+    tables.flow(&opposite.key, &mut opposite.flow) && opposite.flow.to.is_reverse_of(&key.tuple)
 }
