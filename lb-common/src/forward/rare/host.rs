@@ -7,7 +7,7 @@
 //! route back to the frontend is the one that it expects (`rp_filter`, ADR 0027). Netfilter sees the frontend in both
 //! directions.
 
-use crate::addr::{Ip, Protocol};
+use crate::addr::Ip;
 use crate::config::{Settings, address};
 use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
@@ -252,8 +252,9 @@ fn choose_source<P: Packet, T: Tables>(
         return;
     }
     if !is_far {
+        // As a connection of the node itself to a backend of this node would have it.
         let mut routed = Ip::UNSPECIFIED;
-        let is_known = source_on_route(packet, to, headers.key.protocol, device, &mut routed);
+        let is_known = next_hop::source(packet, to, headers.key.protocol, device, &mut routed);
         if is_known && tables.settings().is_some_and(|all| all.node.may_be_own(&routed)) {
             *source = routed;
         }
@@ -264,26 +265,6 @@ fn choose_source<P: Packet, T: Tables>(
             *source = of_device;
         }
     }
-}
-
-/// Finds the source of the route to a backend of this node, as a connection of the node itself to it would (Linux 6.7);
-/// false if it is not known.
-///
-/// VERIFIER: a function of its own, as the route lookup is, with five parameters: Linux 7.3 counts those that the
-/// compiler left out, too.
-#[inline(never)]
-fn source_on_route<P: Packet>(
-    packet: &P,
-    to: &Tuple,
-    protocol: Protocol,
-    device: u32,
-    into: &mut Ip,
-) -> bool {
-    let source = packet.source(to, protocol, device);
-    if let Some(source) = source {
-        *into = source;
-    }
-    source.is_some()
 }
 
 /// Finds the interface at which the stack receives a reply to this host: see [`find_delivery`].

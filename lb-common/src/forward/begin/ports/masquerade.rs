@@ -4,7 +4,8 @@ use super::{Reservation, Search, try_port};
 use crate::addr::{Ip, Port};
 use crate::config::{Device, Settings};
 use crate::event::{DropReason, Event, Verdict};
-use crate::flow::{FlowKey, Kind, Side};
+use crate::flow::{Kind, Side};
+use crate::forward::exit::next_hop;
 use crate::forward::{Found, Pair, Scratch, Step, ready};
 use crate::packet::Packet;
 use crate::service::Frontend;
@@ -84,7 +85,12 @@ fn choose_source<P: Packet, T: Node + Clock>(
     if device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0 {
         // The routes of packets that leave by a port of a bridge lead to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };
-        if !ask_route(packet, settings, key, routed, &mut forward.to.source) {
+        let mut source = Ip::UNSPECIFIED;
+        let is_known = next_hop::source(packet, &key.tuple, key.protocol, routed, &mut source);
+        // Replies to another source would not be recognised (`NodeSettings::own`).
+        if is_known && settings.node.may_be_own(&source) {
+            forward.to.source = source;
+        } else {
             tables.count(Event::SourceKept);
         }
     }
@@ -103,25 +109,4 @@ fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     answers.key.write_opposite(&answers.flow, &mut visited.key);
     tables.remove_flow(&visited.key);
     tables.remove_flow(&answers.key);
-}
-
-/// Gives the flow the source that its route names, if replies to it would be recognised
-/// ([`own`](crate::config::NodeSettings::own)); false if not.
-///
-/// VERIFIER: a function of its own: the route lookup fills a part of the stack that the code after it needs. It has five
-/// parameters: Linux 7.3 counts those that the compiler left out, too.
-#[inline(never)]
-fn ask_route<P: Packet>(
-    packet: &P,
-    settings: &Settings,
-    key: &FlowKey,
-    device: u32,
-    into: &mut Ip,
-) -> bool {
-    let source = packet.source(&key.tuple, key.protocol, device);
-    let own = source.filter(|source| settings.node.may_be_own(source));
-    if let Some(source) = own {
-        *into = source;
-    }
-    own.is_some()
 }
