@@ -9,7 +9,7 @@ use std::format;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
-use crate::flow::Tuple;
+use crate::flow::{Kind, Side, Tuple};
 use crate::hash;
 
 mod build;
@@ -39,6 +39,19 @@ pub fn source_port(
     let range = if tuple.source_port.get() < 1_024 { &(600..=1_023) } else { range };
     let width = u32::from(range.end() - range.start()) + 1;
     Port::new(range.start() + (wish % width) as u16)
+}
+
+/// The entries of a masqueraded flow: kind and side, the ends of its packets, and those after its translation. `own`: the
+/// source that the client gets.
+pub const fn masqueraded_flow(
+    [client, frontend, backend, own]: [Endpoint; 4],
+) -> [(Kind, Side, [Endpoint; 2], [Endpoint; 2]); 4] {
+    [
+        (Kind::FORWARD, Side::INGRESS, [client, frontend], [client, backend]),
+        (Kind::MASQUERADE, Side::EGRESS, [client, backend], [own, backend]),
+        (Kind::UNMASQUERADE, Side::INGRESS, [backend, own], [backend, client]),
+        (Kind::REPLY, Side::EGRESS, [backend, client], [frontend, client]),
+    ]
 }
 
 /// An address in its usual text form.

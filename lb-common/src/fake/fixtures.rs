@@ -155,6 +155,10 @@ struct Family {
     node: &'static str,
     /// The source address of a pod that reaches itself, with the pod's port.
     hairpin: &'static str,
+    /// The `ClusterIP` of a second Service.
+    other: &'static str,
+    /// Sources that no host has.
+    impossible: &'static [&'static str],
 }
 
 const V4: Family = Family {
@@ -166,6 +170,8 @@ const V4: Family = Family {
     client: CLIENT4,
     node: NODE4,
     hairpin: "192.0.0.8:40000",
+    other: "10.96.0.11:80",
+    impossible: &["127.0.0.1:7", "0.0.0.0:7", "224.0.0.1:7", "255.255.255.255:7"],
 };
 
 const V6: Family = Family {
@@ -177,6 +183,8 @@ const V6: Family = Family {
     client: CLIENT6,
     node: NODE6,
     hairpin: "[100::8]:40000",
+    other: "[fd00:96::11]:80",
+    impossible: &["[::1]:7", "[::]:7", "[ff02::1]:7"],
 };
 
 const FAMILIES: [Family; 2] = [V4, V6];

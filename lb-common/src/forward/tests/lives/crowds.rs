@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::addr::{Ip, Port};
+use crate::fake::{masqueraded_flow, source_port};
 
 /// The range of translated sources of the node.
 const PORTS: core::ops::RangeInclusive<u16> = 61_000..=65_000;
@@ -13,12 +14,7 @@ fn crowded(protocol: Protocol, client: impl Fn(u16) -> Ip) -> Fake {
     for port in PORTS {
         let client = Endpoint::new(client(port), Port::new(port));
         let own = Endpoint::new(frontend.ip, Port::new(port));
-        for (kind, side, from, to) in [
-            (Kind::FORWARD, Side::INGRESS, [client, frontend], [client, backend]),
-            (Kind::MASQUERADE, Side::EGRESS, [client, backend], [own, backend]),
-            (Kind::UNMASQUERADE, Side::INGRESS, [backend, own], [backend, client]),
-            (Kind::REPLY, Side::EGRESS, [backend, client], [frontend, client]),
-        ] {
+        for (kind, side, from, to) in masqueraded_flow([client, frontend, backend, own]) {
             let [from, to] = [from, to].map(|[one, other]| Tuple::new(one, other));
             let seen = tables.clock.get() - u64::from(port - 60_000) * 1_000_000;
             let mut flow = Flow::new(to, kind, seen);
@@ -113,7 +109,7 @@ fn free_port_is_found_before_the_last_round() {
     let tuple = Tuple::new(client, at(world::REMOTE4));
     for turn in [64, 100, 111] {
         let tables = crowded(Protocol::UDP, crowd);
-        let free = crate::fake::source_port(&PORTS, &tuple, Protocol::UDP, turn);
+        let free = source_port(&PORTS, &tuple, Protocol::UDP, turn);
         let own = Tuple::new(at(world::REMOTE4), Endpoint::new(at(world::NODE4).ip, free));
         let key = FlowKey::new(own, Protocol::UDP, Side::INGRESS);
         assert!(tables.flows.borrow_mut().remove(&key).is_some());
@@ -127,7 +123,7 @@ fn free_port_is_found_before_the_last_round() {
 fn client_with_one_port_hides_no_crowd() {
     let client = at("203.0.113.50:40000");
     let tuple = Tuple::new(client, at(world::REMOTE4));
-    let first = crate::fake::source_port(&PORTS, &tuple, Protocol::UDP, 64).get();
+    let first = source_port(&PORTS, &tuple, Protocol::UDP, 64).get();
     let tables = crowded(Protocol::UDP, |port| {
         if port == first { Ip::v4([198, 51, 100, 99]) } else { crowd(port) }
     });
