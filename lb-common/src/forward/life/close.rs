@@ -17,8 +17,11 @@ const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// The largest distance of a proven RST or FIN ahead of the last known acknowledgement of the other end.
 ///
 /// A forger guesses one of 65,536 sequence numbers, for a FIN one of 32,768. Receive windows are larger, so a genuine
-/// sender with more data in flight is known by the number that it acknowledges ([`acknowledges_recent`]).
+/// sender with more data in flight is known by both of its numbers ([`FLIGHT`]).
 const PROVEN: u32 = 1 << 16;
+/// The largest distance of both numbers of a proven RST or FIN from those that are known of the two ends, in either
+/// direction: data in flight, and segments that offloads have merged. A forger guesses one of 262,144 pairs.
+const FLIGHT: u32 = 1 << 22;
 /// The progress of the acknowledgements of one end from which on a packet is recorded. It is less than [`PROVEN`], so
 /// that a FIN or RST after any progress that is not yet recorded is near enough.
 const STEP: u32 = 1 << 15;
@@ -48,9 +51,15 @@ pub(super) const fn has_progressed(acknowledged: u32, flow: &Flow) -> bool {
 /// Whether an acknowledgement number is about the last one that the entry of the same end has recorded.
 #[inline(always)]
 pub(super) const fn acknowledges_recent(acknowledged: u32, flow: &Flow) -> bool {
+    is_about(acknowledged, flow, PROVEN)
+}
+
+/// Whether an acknowledgement number is at most this far from the last one that the entry of the same end has recorded.
+#[inline(always)]
+const fn is_about(acknowledged: u32, flow: &Flow, distance: u32) -> bool {
     acknowledged != 0
         && flow.expected != 0
-        && acknowledged.wrapping_sub(flow.expected).wrapping_add(PROVEN) <= 2 * PROVEN
+        && acknowledged.wrapping_sub(flow.expected).wrapping_add(distance) <= 2 * distance
 }
 
 /// Whether a FIN comes from the end that it names, as far as its numbers show.
@@ -136,7 +145,7 @@ pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
 }
 
 /// Whether a RST or FIN comes from the end that it names, by its sequence number, as in netfilter
-/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`), or by its acknowledgement number.
+/// (`nf_conntrack_proto_tcp.c`, `TCP_RST_SET`), or by both of its numbers.
 ///
 /// The flow and its other direction are in `found`. `behind`: how far the sequence number may be behind the last known
 /// acknowledgement of the other end, as in a FIN that is retransmitted together with data.
@@ -149,7 +158,8 @@ fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> 
     let Some(sequence) = view.word(packet, 4) else { return false };
     let ahead = u32::from_be(sequence).wrapping_sub(opposite.expected);
     ahead.wrapping_add(behind) <= PROVEN + behind
-        || acknowledges_recent(flows::acknowledged(packet, view), flow)
+        || ahead.wrapping_add(FLIGHT) <= 2 * FLIGHT
+            && is_about(flows::acknowledged(packet, view), flow, FLIGHT)
 }
 
 /// Whether both ends have continued after the RST that the found entry has recorded, so that the RST was forged. After

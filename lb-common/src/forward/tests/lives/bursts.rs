@@ -77,6 +77,21 @@ fn reset_of_a_closed_socket_after_a_burst_ends_the_flow() {
     ended(&exchange);
 }
 
+/// A sender whose last segments were merged acknowledges several of 64 KiB at once.
+#[test]
+fn numbers_that_are_both_some_way_ahead_prove_a_close() {
+    for (distance, proven) in [(300_000, 1), (1 << 22, 1), ((1 << 22) + 1, 0)] {
+        for [by_sequence, by_acknowledgement] in [[distance, 90_000], [90_000, distance]] {
+            let exchange = burst(MUCH);
+            let known =
+                [exchange.entry(Kind::REPLY).expected, exchange.entry(Kind::FORWARD).expected];
+            let numbers = [known[0] + by_sequence, known[1] + by_acknowledgement];
+            let _fin = exchange.asks_with(FIN, numbers);
+            assert_eq!(exchange.entry(Kind::FORWARD).shown.fin, proven, "{numbers:?}");
+        }
+    }
+}
+
 /// Segments of a forger have numbers that are near neither record.
 #[test]
 fn fin_and_reset_with_two_far_numbers_end_nothing_after_a_burst() {
