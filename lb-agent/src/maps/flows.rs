@@ -166,7 +166,24 @@ impl FlowMaps<'_> {
 
     /// Removes a protected entry, and returns its value at that moment; `None` if it does not exist.
     pub fn take(&self, key: &FlowKey) -> Result<Option<Flow>> {
-        let (map4, map6, [name4, name6]) = self.protected;
+        self.take_from(Table::Protected, key)
+    }
+
+    /// Removes the transient copy of an entry that was protected, unless a packet has renewed it since `seen`
+    /// (nanoseconds of `CLOCK_MONOTONIC`, as [`Flow::seen`]).
+    pub fn take_copy(&self, key: &FlowKey, seen: u64) -> Result<()> {
+        let is_copy = |flow: &Flow| flow.seen <= seen;
+        if !self.get_in(Table::Transient, key)?.is_some_and(|flow| is_copy(&flow)) {
+            return Ok(());
+        }
+        match self.take_from(Table::Transient, key)? {
+            Some(renewed) if !is_copy(&renewed) => self.restore(key, &renewed),
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    fn take_from(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
+        let (map4, map6, [name4, name6]) = *self.of(table);
         if key.is_v4() {
             let flow = take(map4, &Raw(FlowKey4::of(key)), name4)?;
             return Ok(flow.map(|flow| flow.0.whole()));

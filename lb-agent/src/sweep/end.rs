@@ -1,7 +1,8 @@
 //! Ends one expired flow, while packets may renew it.
 //!
 //! An entry is read once more right before it is removed. A later packet begins the flow again in the tables of
-//! transient entries, which this module does not change. So it never removes a new entry.
+//! transient entries, where this module removes only what no packet has renewed since: the copy that the entry left
+//! there when it became protected. That copy has the flags of the handshake, so it would count as an open connection.
 
 use std::time::Duration;
 
@@ -16,6 +17,8 @@ pub(super) trait Entries {
     fn entry(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
     /// Removes a protected entry, if it exists, and returns its value at that moment.
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error>;
+    /// Removes the transient copy of an entry that was protected, unless a packet has renewed it since `seen`.
+    fn take_copy(&self, key: &FlowKey, seen: u64) -> Result<(), Error>;
     /// Restores an entry, unless it was recreated.
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error>;
     /// Overwrites an entry, if it exists.
@@ -29,6 +32,10 @@ impl Entries for FlowMaps<'_> {
 
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
         Self::take(self, key)
+    }
+
+    fn take_copy(&self, key: &FlowKey, seen: u64) -> Result<(), Error> {
+        Self::take_copy(self, key, seen)
     }
 
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
@@ -71,12 +78,13 @@ pub(super) fn end<E: Entries>(
             entries.restore(&first.0, &taken)?;
             return Ok(0);
         }
+        entries.take_copy(&first.0, taken.seen)?;
         removed = 1;
     } else if !flow.is_answer() {
         return Ok(0);
     }
     if let Some((key, _)) = &second {
-        removed += usize::from(entries.take(key)?.is_some());
+        removed += usize::from(remove(entries, key)?.is_some());
     }
     if flow.flags & Flow::MASQUERADED != 0 {
         let tuple = if flow.is_answer() { key.tuple.reversed() } else { flow.to };
@@ -98,12 +106,12 @@ fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result
     if is_masquerade {
         return take_masquerade(entries, key);
     }
-    Ok(usize::from(entries.take(key)?.is_some()))
+    Ok(usize::from(remove(entries, key)?.is_some()))
 }
 
 /// Removes a masquerade entry and the entry of its answers, unless that belongs to another flow by now.
 fn take_masquerade<E: Entries>(entries: &E, masquerade: &FlowKey) -> Result<usize, Error> {
-    let Some(taken) = entries.take(masquerade)? else { return Ok(0) };
+    let Some(taken) = remove(entries, masquerade)? else { return Ok(0) };
     if taken.to.source == Ip::UNSPECIFIED {
         return Ok(1);
     }
@@ -111,8 +119,17 @@ fn take_masquerade<E: Entries>(entries: &E, masquerade: &FlowKey) -> Result<usiz
     // The tuple may have been given to another flow since.
     let is_own =
         entries.entry(&answers)?.is_some_and(|found| found.to.is_reverse_of(&masquerade.tuple));
-    let removed = is_own && entries.take(&answers)?.is_some();
+    let removed = is_own && remove(entries, &answers)?.is_some();
     Ok(1 + usize::from(removed))
+}
+
+/// Removes a protected entry and its older copy, and returns the entry's value at that moment.
+fn remove<E: Entries>(entries: &E, key: &FlowKey) -> Result<Option<Flow>, Error> {
+    let taken = entries.take(key)?;
+    if let Some(flow) = &taken {
+        entries.take_copy(key, flow.seen)?;
+    }
+    Ok(taken)
 }
 
 #[cfg(test)]

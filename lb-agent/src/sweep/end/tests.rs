@@ -13,12 +13,32 @@ use super::*;
 /// A table with one flow, and a packet of its client before one of the calls.
 struct Table {
     entries: RefCell<BTreeMap<FlowKey, Flow>>,
+    /// The transient table: what the entries left there when they became protected.
+    copies: RefCell<BTreeMap<FlowKey, Flow>>,
     front: FlowKey,
     /// The number of calls until the packet comes.
     left: Cell<u32>,
 }
 
+/// Returns the entries of a flow with other times of their last packets.
+fn seen_at(flow: &[(FlowKey, Flow)], seen: impl Fn(u64) -> u64) -> BTreeMap<FlowKey, Flow> {
+    let mut entries: BTreeMap<_, _> = flow.iter().copied().collect();
+    entries.values_mut().for_each(|flow| flow.seen = seen(flow.seen));
+    entries
+}
+
 impl Table {
+    /// Returns a table with the entries of a flow and a packet before one of the calls.
+    fn new(flow: &[(FlowKey, Flow)], call: u32) -> Self {
+        let [(front, _), ..] = flow else { panic!("a flow has entries") };
+        Self {
+            entries: RefCell::new(flow.iter().copied().collect()),
+            copies: RefCell::new(seen_at(flow, |seen| seen - 1)),
+            front: *front,
+            left: Cell::new(call),
+        }
+    }
+
     fn before_a_call(&self) {
         let left = self.left.get();
         self.left.set(left.wrapping_sub(1));
@@ -42,6 +62,12 @@ impl Entries for Table {
         Ok(self.entries.borrow_mut().remove(key))
     }
 
+    fn take_copy(&self, key: &FlowKey, seen: u64) -> Result<(), Error> {
+        self.before_a_call();
+        self.copies.borrow_mut().retain(|at, flow| at != key || flow.seen > seen);
+        Ok(())
+    }
+
     fn restore(&self, key: &FlowKey, flow: &Flow) -> Result<(), Error> {
         self.before_a_call();
         self.entries.borrow_mut().entry(*key).or_insert(*flow);
@@ -57,12 +83,7 @@ impl Entries for Table {
 
 /// Returns the entries that a sweep leaves of a flow, with a packet before one of its calls.
 fn left(flow: &[(FlowKey, Flow)], call: u32) -> usize {
-    let [(front, _), ..] = flow else { return 0 };
-    let table = Table {
-        entries: RefCell::new(flow.iter().copied().collect()),
-        front: *front,
-        left: Cell::new(call),
-    };
+    let table = Table::new(flow, call);
     for (key, _) in flow {
         let _went: usize = end(&table, key, &Lifetimes::default(), NOW).unwrap();
     }
@@ -117,11 +138,7 @@ fn a_flow_that_is_judged_by_its_reply_is_never_left_without_one() {
     for flow in over() {
         let [(front, _), (reply, _), ..] = flow[..] else { panic!("{flow:?}") };
         for call in 0..8 {
-            let table = Table {
-                entries: RefCell::new(flow.iter().copied().collect()),
-                front,
-                left: Cell::new(call),
-            };
+            let table = Table::new(&flow, call);
             let _went: usize = end(&table, &reply, &Lifetimes::default(), NOW).unwrap();
             let left = table.entries.into_inner();
             assert!(
@@ -147,8 +164,29 @@ fn removed_flow_leaves_the_reply_entry_of_its_successor() {
     answers.to.destination_port = lb_common::addr::Port::new(1);
     answers.seen = NOW.as_nanos() as u64;
     let [front, reply, masquerade, another] = flow.try_into().unwrap();
-    let entries = [front, reply, masquerade, another].into_iter().collect();
-    let table = Table { entries: RefCell::new(entries), front: front.0, left: Cell::new(u32::MAX) };
+    let table = Table::new(&[front, reply, masquerade, another], u32::MAX);
     let _went: usize = end(&table, &front.0, &Lifetimes::default(), NOW).unwrap();
     assert_eq!(table.entries.into_inner().into_keys().collect::<Vec<_>>(), [another.0]);
+}
+
+/// An older copy has the flags of the handshake: it would stand for an open connection until it is displaced.
+#[test]
+fn flow_that_is_over_leaves_no_copy() {
+    for flow in over() {
+        let table = Table::new(&flow, u32::MAX);
+        let _went: usize = end(&table, &flow[0].0, &Lifetimes::default(), NOW).unwrap();
+        assert_eq!(table.copies.into_inner(), BTreeMap::new(), "{flow:?}");
+    }
+}
+
+/// A packet began the flow again in the transient table after its forward entry had been taken.
+#[test]
+fn flow_that_began_again_stays() {
+    for flow in over() {
+        let table = Table::new(&flow, u32::MAX);
+        let again = seen_at(&flow, |_| NOW.as_nanos() as u64);
+        *table.copies.borrow_mut() = again.clone();
+        let _went: usize = end(&table, &flow[0].0, &Lifetimes::default(), NOW).unwrap();
+        assert_eq!(table.copies.into_inner(), again, "{flow:?}");
+    }
 }

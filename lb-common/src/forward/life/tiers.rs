@@ -162,7 +162,8 @@ fn each<T: Clock + Flows>(
     step(tables, &mut found.visited)
 }
 
-/// Copies an entry to the table where nothing displaces it. The older copy stays behind until it is displaced.
+/// Copies an entry to the table where nothing displaces it. The older copy stays behind until it is displaced, or until
+/// the agent removes the flow: on another CPU a packet that missed the new copy may be about to look the older one up.
 #[inline(never)]
 fn protect<T: Clock + Flows>(tables: &T, Entry { key, flow }: &mut Entry) -> bool {
     if !tables.flow(key, flow) {
