@@ -1,5 +1,6 @@
 //! The end of TCP connections, whichever side closes first, and whichever FIN or last ACK is lost: both sides read all
-//! data and no reset, no side sends a reset, and no flow stays.
+//! data and no reset, no side sends a reset, and no flow stays. The same for a connection that only one side closes, when
+//! its time is over.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -14,7 +15,7 @@ use lb_tests::manifest::Service;
 use lb_tests::rig::Rig;
 use lb_tests::topology::{Family, Member, Shape, Topology};
 
-in_both_shapes!(connections_end_well);
+in_both_shapes!(connections_end_well, half_closed_connections_expire);
 
 /// The port of the servers in this file.
 const PORT: u16 = 9_100;
@@ -27,14 +28,16 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// The kernel's smallest retransmission timeout (`TCP_RTO_MIN`).
 const USUAL_PATIENCE: Duration = Duration::from_millis(200);
 
-fn start(shape: Shape) -> Result<(Rig, [Service; 2])> {
-    let rig = Rig::build(Topology::builder(shape))?;
+fn start(shape: Shape, flags: &[&str]) -> Result<(Rig, [Service; 2])> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
     let service = |at: usize| -> Result<Service> {
         let service = Service::new(NAMES[at], 10 + at as u8)?.port(80, PORT);
         Ok(service.node_port(NODE_PORTS[at]).pods(&[rig.pod(at, 1)?]))
     };
     let services = [service(0)?, service(1)?];
-    Ok((rig.start(&[&services[0], &services[1]])?, services))
+    services.iter().try_for_each(|service| rig.manifests().apply(service))?;
+    rig.start_agents(flags)?;
+    Ok((rig, services))
 }
 
 /// A client, the frontend that it uses, and the server behind it.
@@ -98,7 +101,7 @@ fn rest(mut stream: &TcpStream) -> Result<usize> {
 }
 
 fn connections_end_well(shape: Shape) -> Result<()> {
-    let (rig, services) = start(shape)?;
+    let (rig, services) = start(shape, &[])?;
     let mut all = Vec::new();
     for family in Family::ALL {
         all.extend(paths(&rig, &services, family)?);
@@ -253,5 +256,27 @@ fn one_end_closes_long_before_the_other(paths: &[Path<'_>], shape: Shape) -> Res
         ensure!(path.resets()? == before, "{}: an end has sent resets", path.to);
     }
     campaign::figure(&format!("half-closed downloads, {shape:?} pods"), 32 * times, "downloads");
+    Ok(())
+}
+
+/// The sweep removes protected entries, and with them the copies that they left when they became protected.
+fn half_closed_connections_expire(shape: Shape) -> Result<()> {
+    let (rig, services) = start(shape, &["--conntrack-tcp-timeout-close-wait=2s"])?;
+    for family in Family::ALL {
+        let paths = paths(&rig, &services, family)?;
+        let mut open = Vec::new();
+        for path in &paths {
+            let [client, server] = path.connect()?;
+            client.shutdown(Shutdown::Write)?;
+            ensure!(rest(&server)? == 0, "{}: bytes behind the first one", path.to);
+            open.push([client, server]);
+        }
+        for node in 0..2 {
+            for name in NAMES {
+                rig.agent(node)?.until_no_flow(name, PORT)?;
+            }
+        }
+        drop(open);
+    }
     Ok(())
 }
