@@ -1,13 +1,15 @@
 //! Translates a Service to the ports that this node must serve: contract 1 and 2 as a pure function.
 //!
 //! It reads one Service, its slices and the node, and nothing else: no clock, no map, no kernel. The order of slices,
-//! and of lists in them, does not matter. An invalid part is left out and reported; the rest of the Service is served.
+//! and of the addresses of a Service, does not matter. An invalid part is left out and reported; the rest of the Service is served.
 
 mod endpoints;
 mod frontends;
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+
+use lb_common::addr::Protocol;
 
 use self::endpoints::{Candidates, Uses};
 use self::frontends::{ServiceAddresses, reachable_from_outside};
@@ -107,7 +109,7 @@ fn plan(
         cluster: !spec.internal_local || external,
         local: spec.internal_local || (external && frontends.external_local()),
     };
-    let candidates = Candidates::of(slices, key.family, port);
+    let candidates = Candidates::of(slices, key.family, &port.name, port.protocol);
     let (endpoints, anywhere) = candidates.choose(uses, node);
     PortPlan {
         key,
@@ -133,12 +135,17 @@ fn health_port(spec: &ServiceSpec, findings: &mut Findings) -> Option<u16> {
     (wanted && spec.health_check_node_port != 0).then_some(spec.health_check_node_port)
 }
 
-/// Returns the number of distinct ready addresses on this node, whatever their ports (contract 2.5).
+/// Returns the number of distinct ready addresses on this node, whatever their ports (contract 2.5). Ports that the
+/// Service does not have count as well (`pkg/proxy/endpointschangetracker.go`, `LocalReadyEndpoints`).
 fn local_ready(slices: &[&SliceSpec], family: Family, node: &NodeContext) -> u32 {
-    let slices = slices.iter().filter(|s| s.family == Some(family) && !s.ports.is_empty());
-    let endpoints = slices.flat_map(|slice| &*slice.endpoints);
-    let ready = endpoints.filter(|e| e.ready && e.node.as_ref() == Some(&node.name));
-    ready.map(|endpoint| endpoint.ip).collect::<BTreeSet<IpAddr>>().len() as u32
+    let ports = slices.iter().filter(|slice| slice.family == Some(family));
+    let ports: BTreeSet<(&str, Protocol)> =
+        ports.flat_map(|slice| &*slice.ports).map(|port| (&*port.name, port.protocol)).collect();
+    let mut ready: BTreeSet<IpAddr> = BTreeSet::new();
+    for (name, protocol) in ports {
+        ready.extend(Candidates::of(slices, family, name, protocol).ready_here(node));
+    }
+    ready.len() as u32
 }
 
 /// Reports whether the zone of this node can matter to a slice.

@@ -1,11 +1,12 @@
 //! Selects the endpoints of a service port (contract 2.1 to 2.4).
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
 use std::net::IpAddr;
 
+use lb_common::addr::Protocol;
+
 use crate::plan::{EndpointPlan, Family};
-use crate::snapshot::{EndpointSpec, Hints, NodeContext, PortSpec, SliceSpec};
+use crate::snapshot::{EndpointSpec, Hints, NodeContext, SlicePort, SliceSpec};
 
 /// The sets that a service port needs (contract 1.4).
 #[derive(Clone, Copy, Debug)]
@@ -32,18 +33,28 @@ enum Topology {
 }
 
 impl<'a> Candidates<'a> {
-    /// Collects the endpoints, in the order of the names of their slices. The first of several equal endpoints counts,
-    /// but a terminating one is replaced by one that is not (contract 1.5).
-    pub(super) fn of(slices: &[&'a SliceSpec], family: Family, port: &PortSpec) -> Self {
+    /// Collects the endpoints of the slices' ports of this name, in the order of the names of the slices.
+    ///
+    /// Among several endpoints with one address and port, the last one that does not terminate counts, else the first
+    /// one (`pkg/proxy/endpointslicecache.go`, `addEndpoints`; contract 1.5).
+    pub(super) fn of(
+        slices: &[&'a SliceSpec],
+        family: Family,
+        name: &str,
+        protocol: Protocol,
+    ) -> Self {
         let mut found = BTreeMap::new();
         for slice in slices.iter().filter(|slice| slice.family == Some(family)) {
-            let numbers = slice.ports.iter().filter(|candidate| {
-                *candidate.name == *port.name && candidate.protocol == port.protocol
-            });
+            let is_meant = |port: &&SlicePort| *port.name == *name && port.protocol == protocol;
+            let numbers = slice.ports.iter().filter(is_meant);
             for (number, endpoint) in numbers
                 .flat_map(|port| slice.endpoints.iter().map(|endpoint| (port.port, endpoint)))
             {
-                keep_better(&mut found, (endpoint.ip, number), endpoint);
+                let at = (endpoint.ip, number);
+                // A pod that runs and one that terminates may have one address for a moment.
+                if !endpoint.terminating || !found.contains_key(&at) {
+                    found.insert(at, endpoint);
+                }
             }
         }
         Self(found)
@@ -76,6 +87,12 @@ impl<'a> Candidates<'a> {
         (chosen, anywhere)
     }
 
+    /// Returns the addresses of ready endpoints on this node.
+    pub(super) fn ready_here(&self, node: &NodeContext) -> impl Iterator<Item = IpAddr> {
+        let here = self.0.values().filter(|endpoint| endpoint.ready && is_here(endpoint, node));
+        here.map(|endpoint| endpoint.ip)
+    }
+
     fn any(&self, is: impl Fn(&EndpointSpec) -> bool) -> bool {
         self.0.values().any(|endpoint| is(endpoint))
     }
@@ -100,24 +117,6 @@ impl<'a> Candidates<'a> {
             Topology::SameZone
         } else {
             Topology::None
-        }
-    }
-}
-
-fn keep_better<'a>(
-    found: &mut BTreeMap<(IpAddr, u16), &'a EndpointSpec>,
-    at: (IpAddr, u16),
-    endpoint: &'a EndpointSpec,
-) {
-    match found.entry(at) {
-        Entry::Vacant(place) => {
-            place.insert(endpoint);
-        }
-        Entry::Occupied(mut place) => {
-            // During a rolling update an address can be in two slices for a moment.
-            if place.get().terminating && !endpoint.terminating {
-                place.insert(endpoint);
-            }
         }
     }
 }

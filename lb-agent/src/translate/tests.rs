@@ -3,7 +3,6 @@
 mod order;
 mod sets;
 
-use lb_common::addr::Protocol;
 use serde_json::json;
 
 use super::*;
@@ -324,6 +323,9 @@ fn health_counts_distinct_ready_addresses_on_this_node() {
             "10.1.0.3 @here draining",
             "10.1.0.4 @there",
             "10.1.0.5",
+            // A later endpoint with the same address counts instead.
+            "10.1.0.6 @here",
+            "10.1.0.6 @here unready",
         ],
     );
     v4.ports = Box::new([port("a", Protocol::TCP, 1), port("b", Protocol::TCP, 2)]);

@@ -45,6 +45,23 @@ fn table(spec: &ServiceSpec, rows: &[(&[&str], &str, bool)]) {
     }
 }
 
+/// `pkg/proxy/endpointslicecache.go`, `addEndpoints`.
+#[test]
+fn last_of_equal_endpoints_that_does_not_terminate_counts() {
+    table(
+        &cluster(),
+        &[
+            (&["10.1.0.1 unready", "10.1.0.1"], "1 cluster", true),
+            (&["10.1.0.1", "10.1.0.1 unready"], "", false),
+            (&["10.1.0.1", "10.1.0.1 draining"], "1 cluster", true),
+            (&["10.1.0.1 draining", "10.1.0.1 unready"], "", false),
+            (&["10.1.0.1 draining", "10.1.0.1 gone"], "1 cluster", true),
+        ],
+    );
+    let moved = ["10.1.0.1 @there", "10.1.0.1 @here"];
+    assert_eq!(chosen(&internal_local(), &moved), ("1 local".to_owned(), true));
+}
+
 #[test]
 fn policy_cluster_uses_all_ready_endpoints() {
     table(
@@ -207,14 +224,14 @@ fn hints_never_apply_to_the_local_set() {
 }
 
 #[test]
-fn of_equal_endpoints_the_first_slice_wins_unless_it_is_terminating() {
+fn of_equal_endpoints_the_last_slice_wins_unless_it_is_terminating() {
     let spec = cluster();
     let found = |first: &str, second: &str| {
         let (a, b) = (slice("web-a", &[first]), slice("web-b", &[second]));
         let plan = service(&spec, &[&b, &a], &here()).ports.remove(0);
         plan.endpoints.iter().map(|e| (e.on_this_node, e.cluster)).collect::<Vec<_>>()
     };
-    assert_eq!(found("10.1.0.1 @here", "10.1.0.1 @there"), [(true, true)]);
+    assert_eq!(found("10.1.0.1 @here", "10.1.0.1 @there"), [(false, true)]);
     assert_eq!(found("10.1.0.1 @here draining", "10.1.0.1 @there"), [(false, true)]);
     assert_eq!(found("10.1.0.1 @here", "10.1.0.1 @there draining"), [(true, true)]);
     assert_eq!(found("10.1.0.1 @here draining", "10.1.0.1 @there draining"), [(true, true)]);
