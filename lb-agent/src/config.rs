@@ -87,6 +87,8 @@ pub struct Config {
     pub node_port_addresses: Setting<NodePortAddresses>,
     /// Whether `NodePorts` are served on loopback addresses.
     pub localhost_node_ports: Setting<bool>,
+    /// Whether that value is one of kube-proxy's field or flag: then it also needs an entry of `nodePortAddresses`.
+    pub is_localhost_of_kube_proxy: bool,
     pub oom_score_adj: Setting<i64>,
     pub masquerade: Setting<Masquerade>,
     pub socket_lb: Setting<SocketLb>,
@@ -140,6 +142,7 @@ impl Default for Config {
             sync_period: Setting::new(Duration::from_secs(30)),
             node_port_addresses: Setting::default(),
             localhost_node_ports: Setting::default(),
+            is_localhost_of_kube_proxy: false,
             oom_score_adj: Setting::new(-999),
             masquerade: Setting::default(),
             socket_lb: Setting::default(),

@@ -23,7 +23,9 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.acceleration.file(section.word("acceleration", &ACCELERATION));
     config.bypass.file(bypass(section, &mut config.warnings));
     config.echo.file(section.word("echo", &ECHO));
-    config.localhost_node_ports.file(section.flag("localhostNodePorts"));
+    let localhost = section.flag("localhostNodePorts");
+    config.is_localhost_of_kube_proxy &= localhost.is_none();
+    config.localhost_node_ports.file(localhost);
     config.external_devices.file(patterns(section, "externalDevices"));
     config.pod_devices.file(patterns(section, "podDevices"));
     config.bpf_dir.file(section.path("bpfDir"));

@@ -45,9 +45,13 @@ impl Config {
         if is_open && self.cluster_cidr.value.is_empty() && is_as_kube_proxy {
             self.detect_local.value = DetectLocalMode::ClusterCidr;
         }
-        if self.node_port_addresses.is_set() && !self.localhost_node_ports.is_set() {
-            let value = self.node_port_addresses.value.localhost;
-            self.localhost_node_ports = Setting { value, origin: self.node_port_addresses.origin };
+        let (list, localhost) = (&self.node_port_addresses, &self.localhost_node_ports);
+        // kube-proxy ignores its own setting if the list leaves loopback out (contract 3.6).
+        let is_left_out =
+            localhost.value && self.is_localhost_of_kube_proxy && !list.value.localhost;
+        if list.is_set() && (!localhost.is_set() || is_left_out) {
+            let (value, origin) = (list.value.localhost, list.origin);
+            self.localhost_node_ports = Setting { value, origin };
         }
         if self.detect_local.value == DetectLocalMode::ClusterCidr
             && self.cluster_cidr.value.is_empty()

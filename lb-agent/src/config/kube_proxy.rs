@@ -21,6 +21,9 @@ pub(super) const MODES: [(&str, DetectLocalMode); 4] = [
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 2] =
     [("text", LogFormat::Text), ("json", LogFormat::Json)];
 
+/// The bit of the mark by which kube-proxy masquerades.
+const MASQUERADE_BIT: (&str, i64, i64) = ("masqueradeBit", 0, 31);
+
 /// Reads the document into the configuration.
 pub(super) fn read(config: &mut Config, section: &mut Section) {
     config.has_kube_proxy_document = true;
@@ -51,7 +54,8 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     section.sub("clientConnection", |section| {
         config.kubeconfig.file(section.path("kubeconfig").map(some));
         // These concern kube-proxy's own client.
-        section.ignored_flags(&["acceptContentTypes", "contentType", "qps", "burst"]);
+        section.ignored_flags(&["acceptContentTypes", "contentType", "qps"]);
+        section.integers(&[("burst", 0, i64::from(i32::MAX))]);
     });
     modes_of_kube_proxy(config, section);
     conntrack(config, section);
@@ -88,11 +92,14 @@ fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
         // In kube-proxy, mode ipvs masquerades by this field as well.
         let all = section.where_it_counts("masqueradeAll", !is_nftables, Section::flag);
         config.masquerade_all.file(all);
-        config.localhost_node_ports.file(section.flag("localhostNodePorts"));
+        let localhost = section.flag("localhostNodePorts");
+        config.is_localhost_of_kube_proxy |= localhost.is_some();
+        config.localhost_node_ports.file(localhost);
         let period = section.where_it_counts("syncPeriod", is_iptables, Section::duration);
         config.sync_period.file(period);
         section.durations(&["minSyncPeriod"]);
-        section.ignored_flags(&["masqueradeBit", "snatNodeInternalIP"]);
+        section.ignored_flags(&["snatNodeInternalIP"]);
+        section.integers(&[MASQUERADE_BIT]);
     });
     section.sub("nftables", |section| {
         let all = section.where_it_counts("masqueradeAll", is_nftables, Section::flag);
@@ -100,7 +107,7 @@ fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
         let period = section.where_it_counts("syncPeriod", is_nftables, Section::duration);
         config.sync_period.file(period);
         section.durations(&["minSyncPeriod"]);
-        section.ignored_flags(&["masqueradeBit"]);
+        section.integers(&[MASQUERADE_BIT]);
     });
     section.sub("ipvs", |section| {
         let period = section.where_it_counts("syncPeriod", is_ipvs, Section::duration);
@@ -124,7 +131,8 @@ fn conntrack(config: &mut Config, section: &mut Section) {
         timeouts.tcp_close_wait.file(section.duration("tcpCloseWaitTimeout"));
         timeouts.udp.file(section.duration("udpTimeout"));
         timeouts.udp_stream.file(section.duration("udpStreamTimeout"));
-        section.ignored_flags(&["maxPerCore", "min", "tcpBeLiberal"]);
+        section.ignored_flags(&["tcpBeLiberal"]);
+        section.integers(&["maxPerCore", "min"].map(|key| (key, 0, i64::from(i32::MAX))));
     });
 }
 

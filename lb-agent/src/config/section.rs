@@ -97,6 +97,16 @@ impl Section {
         }
     }
 
+    /// Validates integers that have no effect here, each with its least and greatest value; warns of each that is set.
+    pub(super) fn integers(&mut self, keys: &[(&str, i64, i64)]) {
+        for (key, low, high) in keys {
+            let is_set = self.entries.get(*key).is_some_and(|node| node.value.is_set());
+            if let Some(found) = self.integer(key, *low, *high).filter(|_| is_set) {
+                self.ignored(key, found.location);
+            }
+        }
+    }
+
     /// Validates durations that have no effect here, with a warning for each that is set.
     pub(super) fn durations(&mut self, keys: &[&str]) {
         for key in keys {

@@ -224,6 +224,26 @@ fn node_ports_are_served_where_the_list_says() {
     assert!(asked.localhost_node_ports.value);
 }
 
+/// Contract 3.6: kube-proxy's field counts only if the list of addresses contains loopback.
+#[test]
+fn list_of_addresses_limits_only_kube_proxys_localhost_node_ports() {
+    let theirs = "iptables: {localhostNodePorts: true}\n";
+    for (list, expected) in [
+        ("[192.168.50.0/24]", false),
+        ("[primary]", false),
+        ("[192.168.50.0/24, 127.0.0.0/8]", true),
+        ("[0.0.0.0/0]", true),
+    ] {
+        let text = format!("{theirs}nodePortAddresses: {list}");
+        assert_eq!(file(&text).unwrap().localhost_node_ports.value, expected, "{list}");
+    }
+    let flag = flags(&["--iptables-localhost-nodeports", "--nodeport-addresses=primary"]).unwrap();
+    assert!(!flag.localhost_node_ports.value);
+    let ours = format!("apiVersion: {}\nkind: {}\nlocalhostNodePorts: true", AGENT.0, AGENT.1);
+    let both = file(&format!("{theirs}nodePortAddresses: [primary]\n---\n{ours}")).unwrap();
+    assert!(both.localhost_node_ports.value);
+}
+
 #[test]
 fn a_specific_bind_address_is_read() {
     let config = file("bindAddress: 10.0.0.9").unwrap();
@@ -243,12 +263,31 @@ fn pins_lie_where_the_flag_says_also_where_that_is_the_default() {
     assert_eq!(flags(&[]).unwrap().bpf_dir, Setting::new(DEFAULT_BPF_DIR.into()));
 }
 
+/// `pkg/proxy/apis/config/validation/validation.go` refuses these, too.
+#[test]
+fn numbers_without_an_effect_are_validated() {
+    for wrong in [
+        "iptables: {masqueradeBit: 32}",
+        "nftables: {masqueradeBit: -1}",
+        "conntrack: {maxPerCore: -1}",
+        "conntrack: {min: many}",
+        "clientConnection: {burst: -1}",
+    ] {
+        assert!(file(wrong).is_err(), "{wrong}");
+    }
+    let right = file("iptables: {masqueradeBit: 31}\nconntrack: {min: 1}").unwrap();
+    assert_eq!(right.warnings.len(), 2, "{:?}", right.warnings);
+}
+
 #[test]
 fn written_configuration_reads_back_the_same() {
     let before = with(&["--hostname-override", "n"], KUBEADM).unwrap();
     let again = with(&[], &before.documents()).unwrap();
     assert_eq!(again.warnings, Vec::<String>::new());
     assert_eq!(again.configz(), before.configz());
+    let defaults = flags(&[]).unwrap();
+    let again = with(&[], &defaults.documents()).unwrap();
+    assert_eq!(again.configz(), defaults.configz(), "without a detector");
     for mode in ["iptables", "nftables"] {
         let lines = format!("mode: {mode}\n{mode}: {{masqueradeAll: true, syncPeriod: 2500ms}}");
         let before = file(&lines).unwrap();

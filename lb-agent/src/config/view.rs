@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::agent::{ACCELERATION, BYPASS, ECHO, MASQUERADE, SOCKET_LB};
 use super::kube_proxy::{LOG_FORMATS, MODES};
 use super::{
-    AGENT, Config, KUBE_PROXY, NodePortAddresses, Pattern, Setting, SettingOrigin, values,
+    AGENT, Config, DetectLocalMode, KUBE_PROXY, NodePortAddresses, Pattern, Setting, SettingOrigin,
+    values,
 };
 
 /// Name of a setting that only exists as a flag, not in a file.
@@ -116,7 +117,16 @@ impl Config {
 
     /// Returns the two documents as a file for `--config`, in JSON, which is valid YAML.
     pub fn documents(&self) -> String {
-        let configz = self.configz();
+        let mut configz = self.configz();
+        // A file that names the detector, even as empty, asks for kube-proxy's default one (`defaults.rs`).
+        if self.detect_local.value == DetectLocalMode::Unset
+            && let Some(document) = configz["kubeproxy.config.k8s.io"].as_object_mut()
+        {
+            drop(document.remove("detectLocalMode"));
+            if self.cluster_cidr.value.is_empty() {
+                drop(document.remove("clusterCIDR"));
+            }
+        }
         let parts =
             ["kubeproxy.config.k8s.io", "lb.dev"].map(|name| format!("{:#}\n", configz[name]));
         parts.join("---\n")
