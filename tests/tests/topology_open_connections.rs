@@ -1,5 +1,5 @@
-//! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`: the packets of their
-//! servers still arrive.
+//! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`, or whose server's address
+//! becomes an external IP: packets still arrive in both directions.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -20,12 +20,15 @@ in_both_shapes!(
     silent_connections_outlive_that_their_port_becomes_a_node_port,
     connections_from_a_node_port_go_on_during_a_take_over_and_after,
     silent_sockets_of_the_node_need_no_record,
+    connections_outlive_that_their_servers_address_becomes_external,
 );
 
 /// The ports of the node's own connections, of a pod's connections, and of a server on the node: inside the default
 /// range of `NodePorts`, and outside.
 const USUAL: [u16; 3] = [30_085, 30_086, 30_087];
 const UNUSUAL: [u16; 3] = [20_085, 20_086, 20_087];
+/// The port of a server outside.
+const OUTSIDE: u16 = 9_210;
 /// The deadline for reads; everything in this test answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -229,4 +232,40 @@ fn connections_from_a_node_port_go_on_during_a_take_over_and_after(shape: Shape)
         Ok(())
     })?;
     all.iter_mut().try_for_each(Open::is_alive)
+}
+
+/// New connections reach the Service. Some connections are open before the programs are attached.
+fn connections_outlive_that_their_servers_address_becomes_external(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    masquerade(&rig, rig.pod(0, 1)?, USUAL[0])?;
+    let open_both = |rig: &Rig, all: &mut Vec<Open>| -> Result<()> {
+        let clients: [&Member; 2] = [rig.node(0)?, rig.pod(0, 1)?];
+        for family in Family::ALL {
+            for client in clients {
+                let server = socket(rig.client(), family, Type::STREAM, OUTSIDE)?;
+                all.push(open(socket(client, family, Type::STREAM, 0)?, server)?.0);
+            }
+        }
+        Ok(())
+    };
+    let mut all = Vec::new();
+    open_both(&rig, &mut all)?;
+    rig.start_agents(&[])?;
+    masquerade(&rig, rig.pod(0, 1)?, USUAL[1])?;
+    open_both(&rig, &mut all)?;
+    let outside = rig.client().addresses();
+    let taken = Service::new("taken", 10)?.port(OUTSIDE, TARGET).pods(&[rig.pod(0, 0)?]);
+    let addresses = Family::ALL.map(|family| outside.socket(family, OUTSIDE).ip());
+    rig.manifests().apply(&taken.external_ips(&addresses))?;
+    let clients: [&Member; 2] = [rig.node(0)?, rig.pod(0, 1)?];
+    for family in Family::ALL {
+        let question = Ask::tcp(outside.socket(family, OUTSIDE));
+        for client in clients {
+            until(client, question, |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
+        }
+    }
+    for (at, open) in all.iter_mut().enumerate() {
+        open.is_alive().with_context(|| format!("connection {at}"))?;
+    }
+    Ok(())
 }

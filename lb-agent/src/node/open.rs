@@ -1,14 +1,41 @@
-//! Open connections of this node (ADR 0035): those of its processes, and those of pods that netfilter masquerades with the
-//! node's address.
+//! Open connections (ADR 0035): those of this node's processes and of pods that netfilter masquerades with the node's
+//! address, by their own ends; and those to an address outside, by that address.
 
+use std::collections::HashSet;
 use std::io::Result;
 
 use lb_common::addr::{Endpoint, Protocol};
 use lb_common::flow::Tuple;
+use lb_common::hash;
 use lb_common::service::Frontend;
 
 use super::sockets::{self, Socket, WalkStep};
 use crate::netfilter::conntrack::{self, Connection, Which};
+
+/// Returns the tuples of packets that go to a TCP destination that `is_meant` selects, in connections that netfilter does
+/// not translate: those of sockets of this node, and those that netfilter tracks.
+pub fn towards(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<Tuple>> {
+    let tcp = Protocol::TCP;
+    let mut found = Vec::new();
+    sockets::walk(|Socket { local, peer, waits }| {
+        if !waits && local.protocol == tcp && is_meant(&Frontend::new(peer.ip, peer.port, tcp)) {
+            found.push(Tuple::new(Endpoint::new(local.ip, local.port), *peer));
+        }
+        WalkStep::Row
+    })?;
+    let tracked = |which| {
+        let listed = conntrack::list(which, |Connection { original: to, protocol, .. }| {
+            *protocol == tcp && is_meant(&Frontend::new(to.destination, to.destination_port, tcp))
+        });
+        // Without conntrack nothing is translated, and connections through this node are unknown.
+        listed.into_iter().flatten().map(|connection| connection.original)
+    };
+    let translated: HashSet<u64> =
+        tracked(Which::Translated).map(|tuple| hash::whole(&tuple, tcp)).collect();
+    found.retain(|tuple| !translated.contains(&hash::whole(tuple, tcp)));
+    found.extend(tracked(Which::Kept));
+    Ok(found)
+}
 
 /// Returns the tuples of packets that arrive for connected sockets, for local ends that `is_meant` selects.
 pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
@@ -50,6 +77,11 @@ mod tests {
             let local = Frontend::new(end(own).ip, end(own).port, Protocol::TCP);
             let found = sockets(|it| *it == local)?;
             assert_eq!(found, [(Protocol::TCP, Tuple::new(end(peer), end(own)))]);
+            let server = Frontend::new(end(peer).ip, end(peer).port, Protocol::TCP);
+            // Netfilter may track the connection as well.
+            let mut found = towards(|it| *it == server)?;
+            found.dedup();
+            assert_eq!(found, [Tuple::new(end(own), end(peer))]);
         }
         Ok(())
     }

@@ -1,5 +1,6 @@
 //! Records for the data path which connections of this node are open when their port becomes one of a frontend: packets
-//! that arrive on them are answers, not requests to the Service (ADR 0035).
+//! that arrive on them are answers, not requests to the Service (ADR 0035). The same for TCP connections to an address
+//! outside that becomes an external IP or the address of a load balancer: their segments are not for the Service.
 //!
 //! The program at egress always records packets that leave from the usual range of `NodePorts`, and from ports and
 //! addresses of frontends. The data path looks up most sockets of the node by itself, but none that is bound to another
@@ -12,8 +13,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use lb_common::addr::Ip;
+use lb_common::addr::{Ip, Protocol};
 use lb_common::config::{NodeSettings, Settings, USUAL_NODE_PORTS};
+use lb_common::flow::{FlowKey, Side};
 use lb_common::hash;
 use lb_common::service::{Flags, Frontend, Service};
 use tracing::{debug, warn};
@@ -23,7 +25,7 @@ use crate::node::open;
 use crate::reconcile::Op;
 use crate::syscall::monotonic;
 
-/// The frontends at addresses of this node for which open connections were searched.
+/// The frontends for which open connections were searched.
 #[derive(Debug)]
 pub(super) struct OpenConnections {
     maps: Arc<Maps>,
@@ -60,21 +62,36 @@ impl OpenConnections {
             let flags = service.flags;
             flags.has(Flags::EXTERNAL) && (flags.has(Flags::NODE_PORT) || is_own(&frontend.ip))
         };
-        let mut new = if self.has_read { BTreeSet::new() } else { self.written(is_here) };
-        self.has_read = true;
-        self.known.extend(&new);
+        let (mut new, mut outside) = (BTreeSet::new(), BTreeSet::new());
+        if !std::mem::replace(&mut self.has_read, true) {
+            let written = self.written();
+            self.known.extend(written.iter().map(|(frontend, _)| *frontend));
+            // The layout of that run may have recorded no connections.
+            let here = written.into_iter().filter(|(frontend, service)| is_here(frontend, service));
+            new.extend(here.map(|(frontend, _)| frontend));
+        }
         for op in ops {
             if let Op::PutService { frontend, service } = op
-                && is_here(frontend, service)
+                && service.flags.has(Flags::EXTERNAL)
             {
                 // The first search covered the usual NodePorts, in use or not.
                 let is_recorded = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
-                if !is_recorded && self.known.insert(*frontend) {
+                let is_node_port = service.flags.has(Flags::NODE_PORT);
+                if is_recorded && is_node_port || !self.known.insert(*frontend) {
+                    continue;
+                }
+                if !is_node_port {
+                    outside.insert(*frontend);
+                }
+                if !is_recorded && is_here(frontend, service) {
                     new.insert(*frontend);
                 }
             } else if let Op::RemoveService { frontend } = op {
                 self.known.remove(frontend);
             }
+        }
+        if !outside.is_empty() {
+            self.look_towards(&outside);
         }
         if !new.is_empty() {
             let is_first = !std::mem::replace(&mut self.has_begun, true);
@@ -82,15 +99,31 @@ impl OpenConnections {
         }
     }
 
-    /// Returns the frontends of an earlier run that `is_meant` selects. That run's layout may have recorded no
-    /// connections.
-    fn written(&self, is_meant: impl Fn(&Frontend, &Service) -> bool) -> BTreeSet<Frontend> {
-        let services = self.maps.services().unwrap_or_else(|error| {
+    /// Returns the external frontends of an earlier run.
+    fn written(&self) -> Vec<(Frontend, Service)> {
+        let mut services = self.maps.services().unwrap_or_else(|error| {
             warn!(error = %crate::chain(&error), "frontends of an earlier run could not be listed");
             Vec::new()
         });
-        let meant = services.into_iter().filter(|(frontend, service)| is_meant(frontend, service));
-        meant.map(|(frontend, _)| frontend).collect()
+        services.retain(|(_, service)| service.flags.has(Flags::EXTERNAL));
+        services
+    }
+
+    /// Searches TCP connections to the addresses of new frontends. Those that the data path translates keep their flow:
+    /// the Service was deleted and created again.
+    fn look_towards(&self, new: &BTreeSet<Frontend>) {
+        let mut found = open::towards(|to| new.contains(to)).unwrap_or_else(|error| {
+            warn!(%error, "open sockets of this node could not be listed");
+            Vec::new()
+        });
+        let flows = self.maps.flows();
+        found.retain(|tuple| {
+            let key = FlowKey::new(*tuple, Protocol::TCP, Side::INGRESS);
+            !flows.get(&key).is_ok_and(|flow| flow.is_some_and(|flow| flow.is_forward()))
+        });
+        let hashes: Vec<u64> =
+            found.iter().map(|tuple| hash::whole(tuple, Protocol::TCP)).collect();
+        self.write(&hashes, new.len());
     }
 
     fn look(&self, new: &BTreeSet<Frontend>, is_first: bool) {
@@ -112,17 +145,15 @@ impl OpenConnections {
         }
         let hashes: Vec<u64> =
             found.iter().map(|(protocol, tuple)| hash::whole(tuple, *protocol)).collect();
-        match self.maps.record_own_answers(&hashes, monotonic()) {
-            Ok(()) => {
-                let (frontends, connections) = (new.len(), found.len());
-                debug!(frontends, connections, "open connections recorded");
-            }
+        self.write(&hashes, new.len());
+    }
+
+    fn write(&self, hashes: &[u64], frontends: usize) {
+        match self.maps.record_own_answers(hashes, monotonic()) {
+            Ok(()) => debug!(frontends, connections = hashes.len(), "open connections recorded"),
             Err(error) => {
                 let error = crate::chain(&error);
-                warn!(
-                    error,
-                    "replies on open connections of this node may be treated as requests to a NodePort"
-                );
+                warn!(error, "packets of open connections may be treated as requests to a Service");
             }
         }
     }

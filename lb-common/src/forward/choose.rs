@@ -98,10 +98,11 @@ pub(super) fn locate<T: Clock + Node + Services>(
         let is_hosts = choice.service.flags.has(Flags::HOST);
         let pass = Refusal::Pass(PassReason::NotOurs);
         Err(if is_hosts { pass } else { Refusal::Reject(Return::UnknownPort) })
-    } else if settings.services.are_known() {
+    } else if settings.services.are_known() && tables.address(&ip) == 0 {
         Err(Refusal::Drop(DropReason::UnallocatedAddress))
     } else {
         // Without ServiceCIDRs the prefixes are computed from the ClusterIPs, and may contain addresses of other hosts.
+        // A ServiceCIDR may contain addresses of this node: kube-proxy's rules drop nothing that comes in to these.
         Err(Refusal::Pass(PassReason::NotOurs))
     }
 }

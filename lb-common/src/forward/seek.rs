@@ -161,9 +161,9 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     if !known && is_reply(tables, settings, headers, found) {
         return NOT_OURS;
     }
-    // A connection that this node began may have a `NodePort`'s number as its port (ADR 0035). A packet of a known flow
-    // is a request.
-    if !known && direct::is_own_answer(packet, tables, settings, headers) {
+    // A connection that this node began may have a `NodePort`'s number as its port, and one that a client began may go
+    // to an address that is an external IP by now (ADR 0035). A packet of a known flow is a request.
+    if !known && direct::is_untranslated(packet, tables, settings, headers) {
         return NOT_OURS;
     }
     if located.is_ok()
@@ -175,6 +175,9 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     // This test precedes the refusal: netfilter may still translate connections of a removed Service (ADR 0031).
     inherited::leaves(tables, settings, headers)?;
     if let Err(refusal) = located {
+        if follow::is_left_alone(view, refusal) {
+            return NOT_OURS;
+        }
         scratch.refusal = refusal;
         return Ok(Next::Refuse);
     }

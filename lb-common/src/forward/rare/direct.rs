@@ -281,15 +281,15 @@ pub(in crate::forward) fn conflicts<P: Packet, T: Clock + Filters>(
     counts_records: bool,
 ) -> bool {
     settings.node.may_be_own(&reply.tuple.destination)
-        && is_own(packet, tables, settings, reply, counts_records)
+        && is_untranslated_tuple(packet, tables, settings, reply, counts_records)
 }
 
-/// Whether packets of this tuple belong to a connection of this node: one that egress or the agent has recorded, or one
-/// of a socket, which may have been silent for long.
+/// Whether packets of this tuple belong to a connection that is not translated: one that egress or the agent has
+/// recorded, or one of a socket of this node, which may have been silent for long.
 ///
 /// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.
 #[inline(never)]
-fn is_own<P: Packet, T: Clock + Filters>(
+fn is_untranslated_tuple<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -297,7 +297,8 @@ fn is_own<P: Packet, T: Clock + Filters>(
     counts_records: bool,
 ) -> bool {
     counts_records && is_recorded_answer(tables, settings, key)
-        || packet.has_socket(&key.tuple, key.protocol)
+        || settings.node.may_be_own(&key.tuple.destination)
+            && packet.has_socket(&key.tuple, key.protocol)
 }
 
 /// Whether there is a record for the answers of a connection, and no longer silence than the longest in which a flow of
@@ -317,15 +318,19 @@ fn is_recorded_answer<T: Clock + Filters>(tables: &T, settings: &Settings, key: 
     age <= longest.cast_signed()
 }
 
-/// Whether a packet to a frontend without a flow is a reply in a connection that this node began. A SYN never is.
+/// Whether a packet to a frontend without a flow belongs to a connection that is not translated: it is a reply in a
+/// connection that this node began, or goes to an address that became one of a Service while the connection was open.
+/// A SYN never does.
 #[inline(always)]
-pub(in crate::forward) fn is_own_answer<P: Packet, T: Clock + Filters>(
+pub(in crate::forward) fn is_untranslated<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
     headers: &Headers,
 ) -> bool {
-    settings.node.may_be_own(&headers.key.tuple.destination)
+    let FlowKey { tuple, protocol, .. } = &headers.key;
+    // Datagrams towards another address begin flows at once, as with kube-proxy, which deletes their conntrack entries.
+    (*protocol == Protocol::TCP || settings.node.may_be_own(&tuple.destination))
         && !headers.view.is_syn()
-        && is_own(packet, tables, settings, &headers.key, true)
+        && is_untranslated_tuple(packet, tables, settings, &headers.key, true)
 }

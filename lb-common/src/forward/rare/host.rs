@@ -97,12 +97,15 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
         direct::record_own(tables, settings, headers, found);
     }
     if located != Err(Refusal::Pass(PassReason::NotOurs)) {
-        if !known && direct::is_own_answer(packet, tables, settings, headers) {
+        if !known && direct::is_untranslated(packet, tables, settings, headers) {
             return Err(Verdict::Pass(PassReason::NotOurs));
         }
         inherited::leaves(tables, settings, headers)?;
     }
     if let Err(why) = located {
+        if follow::is_left_alone(view, why) {
+            return Err(Verdict::Pass(PassReason::NotOurs));
+        }
         (*next, *refusal) = (Next::Refuse, why);
     } else {
         begin.renews = is_there;

@@ -152,7 +152,9 @@ fn echo<P: Packet, T: Tables>(
     let FlowKey { tuple, side, .. } = &headers.key;
     let to = tuple.destination;
     if !tables.knows(&Frontend::cluster_address(to)) {
-        let is_range = settings.services.are_known() && choose::in_ranges(settings, &to);
+        let is_range = settings.services.are_known()
+            && choose::in_ranges(settings, &to)
+            && tables.address(&to) == 0;
         return Err(if is_range {
             Verdict::Drop(DropReason::UnallocatedAddress)
         } else {

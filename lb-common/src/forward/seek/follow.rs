@@ -2,11 +2,11 @@
 
 use crate::addr::Protocol;
 use crate::config::Settings;
-use crate::event::Event;
+use crate::event::{DropReason, Event};
 use crate::flow::Flow;
-use crate::forward::Found;
 use crate::forward::choose::SECOND;
 use crate::forward::life::flows::is_live;
+use crate::forward::{Found, Refusal};
 use crate::service::Service;
 use crate::tables::{Clock, Flows, Services};
 use crate::wire::{View, tcp};
@@ -96,6 +96,15 @@ fn takes_syn<T: Clock + Flows + Services>(
     }
     tables.count(Event::FlowRenewed);
     false
+}
+
+/// Whether a packet that is refused passes all the same: a ServiceCIDR may overlap a network of this node, where open
+/// connections go on, as with kube-proxy (`ct state new` in its rules).
+#[inline(always)]
+pub(in crate::forward) fn is_left_alone(view: &View, refusal: Refusal) -> bool {
+    refusal == Refusal::Drop(DropReason::UnallocatedAddress)
+        && view.protocol == Protocol::TCP
+        && !view.is_syn()
 }
 
 /// Whether a packet without a flow may begin one.
