@@ -15,6 +15,14 @@ pub struct Primary {
 }
 
 impl Primary {
+    /// Returns the primary addresses; a family without one has that of `earlier`.
+    const fn or(self, earlier: Self) -> Self {
+        Self {
+            v4: if self.v4.is_some() { self.v4 } else { earlier.v4 },
+            v6: if self.v6.is_some() { self.v6 } else { earlier.v6 },
+        }
+    }
+
     /// Returns the primary addresses; a specific `bindAddress` replaces the address of its family.
     #[must_use]
     pub fn bound(self, config: &Config) -> Self {
@@ -29,8 +37,10 @@ impl Primary {
 /// The facts about the node that do not come from its links.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Identity {
-    /// Addresses of the Node object; empty until it is known.
+    /// Addresses of the Node object, and `kept`; those of an earlier run until it is known.
     pub addresses: Vec<IpAddr>,
+    /// Earlier addresses, of families of which the Node object names none.
+    pub kept: Vec<IpAddr>,
     /// Primary address of each family.
     pub primary: Primary,
     /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set.
@@ -78,6 +88,7 @@ impl Identity {
         let primary = before.bound(config);
         Self {
             addresses: primary.v4.into_iter().chain(primary.v6).collect(),
+            kept: Vec::new(),
             primary,
             pod_ranges: config.cluster_cidr.value.clone(),
             external: config.external_devices.value.clone(),
@@ -87,12 +98,17 @@ impl Identity {
         }
     }
 
-    /// Takes over the Node object, and its primary addresses.
+    /// Takes over the Node object, and its primary addresses. A family of which it names no address keeps the earlier
+    /// ones.
     pub fn learn(&mut self, config: &Config, node: &NodeSpec, primary: Primary) {
-        self.addresses = node.addresses.to_vec();
+        let is_named =
+            |ip: &IpAddr| node.addresses.iter().any(|named| named.is_ipv4() == ip.is_ipv4());
+        // Without a primary address, NodePorts of the family would be served on all addresses (contract 3.5).
+        self.kept = self.addresses.iter().copied().filter(|ip| !is_named(ip)).collect();
+        self.addresses = node.addresses.iter().chain(&self.kept).copied().collect();
         self.pod_ranges =
             node.pod_cidrs.iter().chain(&config.cluster_cidr.value).copied().collect();
-        self.primary = primary.bound(config);
+        self.primary = primary.or(self.primary).bound(config);
     }
 }
 
@@ -100,6 +116,7 @@ impl Identity {
 mod tests {
     use super::*;
     use crate::config::Setting;
+    use crate::plan::Family;
 
     #[test]
     fn local_clients_are_detected_as_configured_and_else_by_device() {
@@ -110,6 +127,35 @@ mod tests {
             ..Config::default()
         };
         assert_eq!(LocalClients::of(&bridge), LocalClients::Bridge("cni0".into()));
+    }
+
+    #[test]
+    fn a_family_of_which_the_node_object_names_no_address_keeps_the_earlier_ones() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let config = Config::default();
+        let learn = |identity: &mut Identity, addresses: &[&str]| {
+            let addresses = addresses.iter().copied().map(ip).collect();
+            let node = NodeSpec { addresses, ..NodeSpec::default() };
+            let primary = Primary { v4: node.ip(Family::V4), v6: node.ip(Family::V6) };
+            identity.learn(&config, &node, primary);
+        };
+        let both = Primary { v4: Some(ip("10.0.0.1")), v6: Some(ip("fd00::1")) };
+        let mut identity = Identity::of(&config, Primary::default());
+        learn(&mut identity, &["10.0.0.1", "10.0.0.2", "fd00::1"]);
+        assert!(identity.primary == both && identity.kept.is_empty());
+        learn(&mut identity, &[]);
+        assert_eq!((identity.primary, identity.addresses.len()), (both, 3));
+        assert_eq!(identity.addresses, identity.kept);
+        let primary = identity.primary.v4;
+        assert!(!identity.node_ports.accepts(ip("172.16.0.9"), primary), "not on every address");
+        learn(&mut identity, &["10.0.0.9"]);
+        assert_eq!(identity.primary, Primary { v4: Some(ip("10.0.0.9")), ..both });
+        assert_eq!(identity.addresses, ["10.0.0.9", "fd00::1"].map(ip));
+        assert_eq!(identity.kept, [ip("fd00::1")]);
+        // An earlier run's addresses stay as well: the object may lose them while no agent runs.
+        let mut identity = Identity::of(&config, both);
+        learn(&mut identity, &["10.0.0.1"]);
+        assert_eq!(identity.primary, both);
     }
 
     #[test]

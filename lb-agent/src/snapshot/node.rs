@@ -116,14 +116,15 @@ impl NodeContext {
         Self { name: Arc::from(name), ..Self::default() }
     }
 
-    /// Returns a copy with the facts of the Node object. Without an object, only the name stays.
+    /// Returns a copy with the facts of the Node object. Without an object, only the name and the node IPs stay, and a
+    /// family of which the object names no address keeps its node IP.
     #[must_use]
     pub fn with(&self, node: Option<&NodeSpec>) -> Self {
         Self {
             name: Arc::clone(&self.name),
             zone: node.and_then(|node| node.zone.clone()),
-            ipv4: node.and_then(|node| node.ip(Family::V4)),
-            ipv6: node.and_then(|node| node.ip(Family::V6)),
+            ipv4: node.and_then(|node| node.ip(Family::V4)).or(self.ipv4),
+            ipv6: node.and_then(|node| node.ip(Family::V6)).or(self.ipv6),
             service_proxy_name: self.service_proxy_name.clone(),
         }
     }
@@ -165,6 +166,21 @@ mod tests {
         assert_eq!(node.addresses.len(), 3);
         assert_eq!(node.pod_cidrs.len(), 2);
         assert_eq!(node.problems.len(), 1);
+    }
+
+    #[test]
+    fn a_family_without_an_address_keeps_its_node_ip() {
+        let of = |addresses: &[&str]| NodeSpec {
+            addresses: addresses.iter().copied().filter_map(address).collect(),
+            ..NodeSpec::default()
+        };
+        let both = NodeContext::named("a").with(Some(&of(&["10.0.0.7", "fd00::7"])));
+        let less = both.with(Some(&of(&["10.0.0.8"])));
+        assert_eq!((less.ipv4, less.ipv6), (address("10.0.0.8"), address("fd00::7")));
+        for node in [Some(&of(&[])), None] {
+            let lost = both.with(node);
+            assert_eq!((lost.ipv4, lost.ipv6), (both.ipv4, both.ipv6));
+        }
     }
 
     #[test]

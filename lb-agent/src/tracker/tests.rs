@@ -231,6 +231,8 @@ fn the_address_of_the_node_concerns_services_with_source_ranges_only() {
     assert_eq!(taken(&mut tracker), ["web 0"]);
     drop(apply(&mut tracker, [node(None, "192.168.0.2")]));
     assert_eq!(taken(&mut tracker), Vec::<String>::new(), "still in the range");
+    drop(apply(&mut tracker, [node(None, "no address")]));
+    assert_eq!(taken(&mut tracker), Vec::<String>::new(), "the node keeps its address");
 }
 
 #[test]

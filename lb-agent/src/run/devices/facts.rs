@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use lb_common::addr::Ip;
 use lb_common::config::{NodeSettings, Prefix};
+use tracing::warn;
 
 use crate::config::Config;
 use crate::node::{Identity, Primary, settings};
@@ -50,7 +51,15 @@ impl Facts {
 
     /// Takes over the Node object, and its primary addresses.
     pub(super) fn learn(&mut self, node: &NodeSpec, primary: Primary) {
+        let earlier = self.identity.kept.clone();
         self.identity.learn(&self.config, node, primary);
+        let kept = &self.identity.kept;
+        if !kept.is_empty() && *kept != earlier {
+            warn!(
+                ?kept,
+                "the Node object names no address of a family; the earlier ones stay in use"
+            );
+        }
         self.local = self.config.local(Some(node));
         self.pods = self.config.pods(Some(node));
     }
