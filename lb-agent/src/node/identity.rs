@@ -24,12 +24,28 @@ impl Primary {
     }
 
     /// Returns the primary addresses; a specific `bindAddress` replaces the address of its family.
+    ///
+    /// A loopback address replaces none: these are the sources of packets to other hosts, and the kernel sends nothing
+    /// there from 127.0.0.1.
     #[must_use]
     pub fn bound(self, config: &Config) -> Self {
         match config.bind_address.value {
-            ip if ip.is_unspecified() => self,
+            ip if ip.is_unspecified() || ip.is_loopback() => self,
             IpAddr::V4(ip) => Self { v4: Some(ip.into()), ..self },
             IpAddr::V6(ip) => Self { v6: Some(ip.into()), ..self },
+        }
+    }
+
+    /// Returns the addresses that `primary` in `nodePortAddresses` stands for (contract 3.5).
+    ///
+    /// A family whose `bindAddress`, or whose address in the Node object, is a loopback address has none and is served
+    /// on all its addresses.
+    fn of_node_ports(self, config: &Config) -> Self {
+        let specific = |ip: &IpAddr| !ip.is_loopback();
+        let bound = config.bind_address.value;
+        Self {
+            v4: self.v4.filter(|ip| specific(ip) && !(bound.is_loopback() && bound.is_ipv4())),
+            v6: self.v6.filter(|ip| specific(ip) && !(bound.is_loopback() && bound.is_ipv6())),
         }
     }
 }
@@ -43,6 +59,8 @@ pub struct Identity {
     pub kept: Vec<IpAddr>,
     /// Primary address of each family.
     pub primary: Primary,
+    /// The addresses that `primary` in `node_ports` stands for.
+    pub node_port_primary: Primary,
     /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set.
     pub pod_ranges: Vec<IpNet>,
     /// Patterns of `--external-device`; empty if external interfaces are detected.
@@ -90,6 +108,7 @@ impl Identity {
             addresses: primary.v4.into_iter().chain(primary.v6).collect(),
             kept: Vec::new(),
             primary,
+            node_port_primary: primary.of_node_ports(config),
             pod_ranges: config.cluster_cidr.value.clone(),
             external: config.external_devices.value.clone(),
             pods: config.pod_devices.value.clone(),
@@ -109,6 +128,7 @@ impl Identity {
         self.pod_ranges =
             node.pod_cidrs.iter().chain(&config.cluster_cidr.value).copied().collect();
         self.primary = primary.or(self.primary).bound(config);
+        self.node_port_primary = self.primary.of_node_ports(config);
     }
 }
 
@@ -165,5 +185,24 @@ mod tests {
         let found = Primary { v4: Some(ip("10.0.0.1")), v6: Some(ip("fd00::1")) };
         let primary = found.bound(&config);
         assert_eq!((primary.v4, primary.v6), (Some(ip("10.0.0.9")), found.v6));
+        assert_eq!(primary.of_node_ports(&config), primary);
+    }
+
+    /// Contract 3.5: kube-proxy leaves a loopback node IP out, and a family without one is served on all addresses.
+    #[test]
+    fn a_loopback_bind_address_leaves_the_primary_address_and_serves_node_ports_on_all() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let before = Primary { v4: Some(ip("10.0.0.1")), v6: Some(ip("fd00::1")) };
+        for (bound, others) in
+            [("127.0.0.1", Primary { v4: None, ..before }), ("::1", Primary { v6: None, ..before })]
+        {
+            let config = Config { bind_address: Setting::new(ip(bound)), ..Config::default() };
+            let mut identity = Identity::of(&config, before);
+            for _ in 0..2 {
+                assert_eq!(identity.primary, before, "the source of packets to other hosts");
+                assert_eq!(identity.node_port_primary, others);
+                identity.learn(&config, &NodeSpec::default(), before);
+            }
+        }
     }
 }

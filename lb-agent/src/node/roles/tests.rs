@@ -5,8 +5,8 @@ mod veths;
 use std::net::IpAddr;
 
 use super::*;
+use crate::node::RoutedInterfaces;
 use crate::node::hidden::Hidden;
-use crate::node::{Primary, RoutedInterfaces};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -60,6 +60,7 @@ fn node() -> Identity {
     Identity {
         addresses: vec![ip("192.168.1.5")],
         primary: Primary { v4: Some(ip("192.168.1.5")), v6: None },
+        node_port_primary: Primary { v4: Some(ip("192.168.1.5")), v6: None },
         ..Identity::default()
     }
 }

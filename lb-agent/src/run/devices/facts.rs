@@ -36,7 +36,9 @@ pub(super) struct Facts {
 impl Facts {
     /// Starts with the addresses and prefixes of an earlier run, until the Node object is known.
     pub(super) fn after(before: &NodeSettings, config: Arc<Config>) -> Result<Self, Error> {
-        let primary = Primary { v4: address(before.address4), v6: address(before.address6) };
+        // Earlier versions wrote a loopback `bindAddress` here.
+        let usable = |ip| address(ip).filter(|ip| !ip.is_loopback());
+        let primary = Primary { v4: usable(before.address4), v6: usable(before.address6) };
         let (low, high) = (before.answer_port_low.get(), before.answer_port_high.get());
         Ok(Self {
             answer_ports: (high != 0).then_some(low..=high),
@@ -74,7 +76,7 @@ impl Facts {
 
     /// Reports whether `NodePorts` are served on all addresses of the node: for IPv4, then for IPv6.
     pub(super) fn are_all_served(&self) -> [bool; 2] {
-        let Primary { v4, v6 } = self.identity.primary;
+        let Primary { v4, v6 } = self.identity.node_port_primary;
         let all = |family, primary| self.identity.node_ports.is_all(family, primary);
         [all(Family::V4, v4), all(Family::V6, v6)]
     }
