@@ -44,7 +44,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Makes a tracker that knows only the name of this node and the configured label of Services.
+    /// Makes a tracker that knows of this node only what its configuration says.
     pub fn new(node: NodeContext) -> Self {
         Self {
             index: Index::default(),

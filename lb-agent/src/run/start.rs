@@ -47,9 +47,10 @@ pub(super) const FIRST_LISTS: Patience =
 pub(super) const READING: Patience =
     Patience { silence: Duration::from_mins(10), in_all: Duration::from_mins(10) };
 
-/// Makes a tracker that knows only the node's name and the configured label.
+/// Makes a tracker that knows only the node's name and what the configuration says of it.
 pub(super) fn tracker(config: &Config, node: &str) -> Tracker {
     Tracker::new(NodeContext {
+        bound: Some(config.bind_address.value).filter(|ip| !ip.is_unspecified()),
         service_proxy_name: config.service_proxy_name.value.as_deref().map(Arc::from),
         ..NodeContext::named(node)
     })
@@ -172,7 +173,18 @@ pub(super) async fn start_source(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Setting;
     use crate::snapshot::ObjectKind;
+
+    #[test]
+    fn a_specific_bind_address_is_known_to_translations() {
+        let bound = |text: &str| {
+            let bind_address = Setting::new(text.parse().expect("an address"));
+            tracker(&Config { bind_address, ..Config::default() }, "here").context().bound
+        };
+        assert_eq!(bound("10.0.0.9"), "10.0.0.9".parse().ok());
+        assert_eq!((bound("0.0.0.0"), bound("::")), (None, None));
+    }
 
     #[tokio::test]
     async fn wait_for_slow_lists_is_bounded() {

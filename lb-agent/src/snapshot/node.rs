@@ -105,6 +105,8 @@ pub struct NodeContext {
     pub ipv4: Option<IpAddr>,
     /// The node IP of IPv6.
     pub ipv6: Option<IpAddr>,
+    /// A specific `bindAddress`.
+    pub bound: Option<IpAddr>,
     /// Selects the Services to serve: those with this value of the proxy-name label. With `None`, those without the
     /// label.
     pub service_proxy_name: Option<Arc<str>>,
@@ -125,8 +127,15 @@ impl NodeContext {
             zone: node.and_then(|node| node.zone.clone()),
             ipv4: node.and_then(|node| node.ip(Family::V4)).or(self.ipv4),
             ipv6: node.and_then(|node| node.ip(Family::V6)).or(self.ipv6),
+            bound: self.bound,
             service_proxy_name: self.service_proxy_name.clone(),
         }
+    }
+
+    /// Returns the address that source ranges are compared with (contract 3.8): the node IP of a family, or the
+    /// `bindAddress` that overrides it, even if that is a loopback address (contract 8.3).
+    pub fn bound_ip(&self, family: Family) -> Option<IpAddr> {
+        self.bound.filter(|ip| Family::of(*ip) == family).or_else(|| self.ip(family))
     }
 
     /// Returns the node IP of a family.

@@ -116,7 +116,7 @@ fn sources(
 ) -> Vec<IpNet> {
     let of_family = spec.source_ranges.iter().filter(|range| Family::of(range.addr()) == family);
     let mut ranges: BTreeSet<IpNet> = of_family.copied().collect();
-    if node.ip(family).is_some_and(|ip| ranges.iter().any(|range| range.contains(&ip))) {
+    if node.bound_ip(family).is_some_and(|ip| ranges.iter().any(|range| range.contains(&ip))) {
         ranges.extend(vips.iter().copied().map(IpNet::from));
     }
     ranges.into_iter().collect()

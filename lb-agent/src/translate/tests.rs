@@ -236,14 +236,19 @@ fn affinity_is_the_same_in_every_port() {
 }
 
 fn restricted(ranges: &[&str]) -> Translated {
-    alone(&web_with_vips(
+    restricted_on(&here(), ranges)
+}
+
+fn restricted_on(node: &NodeContext, ranges: &[&str]) -> Translated {
+    let spec = web_with_vips(
         json!({
             "type": "LoadBalancer", "clusterIPs": ["10.0.0.1", "fd00::1"],
             "ports": [{ "port": 80, "nodePort": 30080 }], "externalIPs": ["198.51.100.1"],
             "loadBalancerSourceRanges": ranges,
         }),
         &["192.0.2.1", "2001:db8::1"],
-    ))
+    );
+    service(&spec, &[], node)
 }
 
 fn sources(plan: &PortPlan) -> Vec<String> {
@@ -277,6 +282,24 @@ fn a_range_with_the_node_in_it_admits_the_vips_themselves() {
     let translated = restricted(&["192.168.0.0/24", "fd00:192::/32"]);
     assert_eq!(sources(&translated.ports[0]), ["192.0.2.1/32", "192.168.0.0/24"]);
     assert_eq!(sources(&translated.ports[1]), ["2001:db8::1/128", "fd00:192::/32"]);
+}
+
+/// Contract 8.3: `bindAddress` overrides the node IP of its family, even if it is a loopback address.
+#[test]
+fn a_bind_address_counts_as_the_node_in_source_ranges() {
+    for (bound, expected) in [
+        ("203.0.113.7", ["192.0.2.1/32 203.0.113.0/24", "2001:db8::1/128 fd00:192::/32"]),
+        ("127.0.0.1", ["203.0.113.0/24", "2001:db8::1/128 fd00:192::/32"]),
+        ("fd00:193::1", ["203.0.113.0/24", "fd00:192::/32"]),
+    ] {
+        let node = NodeContext { bound: bound.parse().ok(), ..here() };
+        let translated = restricted_on(&node, &["203.0.113.0/24", "fd00:192::/32"]);
+        let found = [0, 1].map(|family| sources(&translated.ports[family]).join(" "));
+        assert_eq!(found, expected, "{bound}");
+    }
+    let node = NodeContext { bound: "127.0.0.1".parse().ok(), ..here() };
+    let translated = restricted_on(&node, &["192.168.0.0/24"]);
+    assert_eq!(sources(&translated.ports[0]), ["192.168.0.0/24"], "not the Node object's address");
 }
 
 #[test]
