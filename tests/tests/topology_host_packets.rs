@@ -10,6 +10,7 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{
     Rig, TARGET, answered_by, ask, different_servers, dropped, matrix, refused, servers,
+    until_within,
 };
 use lb_tests::topology::{Addresses, Family, Pod, Shape, Topology};
 use lb_tests::traffic::{Ask, Failure, Handmade, Protocol, pieces};
@@ -17,6 +18,8 @@ use lb_tests::wait::wait_until;
 
 /// The deadline for the agent to follow a change.
 const SOON: Duration = Duration::from_secs(30);
+/// The deadline for what the kernel notifies; the agent checks on its own every 30 seconds.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 in_both_shapes!(
     every_kind_of_backend_answers_through_a_closed_firewall,
@@ -28,6 +31,7 @@ in_both_shapes!(
     large_datagrams_arrive_in_one_piece,
     node_port_is_served_on_this_node_and_on_others,
     without_a_default_route_every_frontend_is_reached,
+    forwarding_switched_off_interrupts_only_for_a_moment,
 );
 
 /// Starts agents without socket hooks, beside the firewall of a CNI plugin.
@@ -241,6 +245,30 @@ fn without_a_default_route_every_frontend_is_reached(shape: Shape) -> Result<()>
                 ensure!(answer.peer == to, "{answer:?}");
                 let seen = seen_by(&rig, shape, pod)?.of(family);
                 ensure!(answer.client.ip() == seen, "{answer:?}");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Written at run time, both sysctls also clear the setting of `lo`. In three rounds the periodic check comes once at
+/// most.
+fn forwarding_switched_off_interrupts_only_for_a_moment(shape: Shape) -> Result<()> {
+    let rig = without_hooks(shape, "")?;
+    let (node, pod) = (rig.node(0)?, rig.pod(1, 1)?);
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[pod]);
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.frontend(family));
+        rig.change(&web, node, question, answered_by(pod.name()))?;
+    }
+    for _ in 0..3 {
+        for value in ["0", "1"] {
+            for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+                node.netns().sysctl(name, value)?;
+            }
+            for (family, protocol) in matrix() {
+                let question = Ask::new(protocol, web.frontend(family));
+                until_within(AT_ONCE, node, question, answered_by(pod.name()))?;
             }
         }
     }

@@ -4,20 +4,24 @@
 //! Both belong to the network namespace. The earlier values are saved, and `lb-agent cleanup` restores them.
 
 mod error;
+mod forwarding;
 mod loopback;
 mod routes;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures::future::OptionFuture;
 use tokio::sync::watch::Receiver;
 use tracing::{debug, info, warn};
 
 pub use error::Error;
+use forwarding::ForwardingChanges;
 use loopback::Loopback;
 pub use routes::FrontendNetworks;
 
-/// Interval of checks: `sysctl --system` and network managers restore their own values.
+/// Interval of checks: `sysctl --system` and network managers restore their own values. Only those of forwarding are
+/// notified by the kernel.
 const AGAIN: Duration = Duration::from_secs(30);
 
 /// Opens a netlink connection; its task ends with the handle.
@@ -64,6 +68,14 @@ pub async fn follow(
     serves_loopback: bool,
 ) {
     let mut failed = [false; 2];
+    // The subscription precedes the first check, so that no change falls between them.
+    let mut changes = match ForwardingChanges::follow() {
+        Ok(changes) => Some(changes),
+        Err(error) => {
+            debug!(%error, "changes of forwarding are found by the periodic check only");
+            None
+        }
+    };
     loop {
         let wanted = frontends.borrow_and_update().clone();
         let needs_v6 = wanted.sources.v6.is_some();
@@ -82,6 +94,13 @@ pub async fn follow(
         }
         tokio::select! {
             changed = frontends.changed() => if changed.is_err() { return },
+            // A host process loses datagrams until the loopback interface forwards again.
+            Some(stopped) = OptionFuture::from(changes.as_mut().map(ForwardingChanges::stops)) => {
+                if let Err(error) = stopped {
+                    debug!(%error, "changes of forwarding are no longer followed");
+                    changes = None;
+                }
+            }
             () = tokio::time::sleep(AGAIN) => {}
         }
     }

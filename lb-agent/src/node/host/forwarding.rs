@@ -1,0 +1,103 @@
+//! Notices that the loopback interface no longer forwards: `net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`,
+//! written at run time, set the same value on every interface.
+
+use std::io;
+
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket};
+use nix::errno::Errno;
+
+use super::loopback::INDEX;
+use crate::netlink;
+
+/// `RTM_NEWNETCONF`.
+const NEW: u16 = 80;
+/// `RTNLGRP_IPV4_NETCONF` and `RTNLGRP_IPV6_NETCONF`.
+const GROUPS: [u32; 2] = [24, 25];
+/// Size of `struct netconfmsg`, padded, and its attributes.
+const HEAD: usize = 4;
+const INTERFACE: u16 = 1;
+const FORWARDING: u16 = 2;
+
+/// Notifications of changed settings of interfaces.
+pub(super) struct ForwardingChanges(TokioSocket);
+
+impl ForwardingChanges {
+    /// Subscribes to changes of both families.
+    pub(super) fn follow() -> io::Result<Self> {
+        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+        let _own: SocketAddr = socket.socket_mut().bind_auto()?;
+        for group in GROUPS {
+            socket.socket_mut().add_membership(group)?;
+        }
+        Ok(Self(socket))
+    }
+
+    /// Waits until the loopback interface stops forwarding. Dropped notifications count as one of that.
+    pub(super) async fn stops(&mut self) -> io::Result<()> {
+        loop {
+            match self.0.recv_from_full().await {
+                Ok((datagram, _from)) if stops_loopback(&datagram) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// Reports whether a datagram says that the loopback interface does not forward.
+///
+/// The messages for `all` and `default` do not count: the kernel sends one for each interface as well, once the
+/// interface has the value (`inet_forward_change` in net/ipv4/devinet.c, `dev_forward_change` in net/ipv6/addrconf.c).
+fn stops_loopback(mut datagram: &[u8]) -> bool {
+    let mut messages = std::iter::from_fn(|| netlink::next(&mut datagram));
+    messages.any(|(kind, body)| {
+        let attributes = body.get(HEAD..).unwrap_or_default();
+        let value = |kind| {
+            let value = netlink::find(attributes, kind)?;
+            value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
+        };
+        kind == NEW && value(INTERFACE) == Some(INDEX) && value(FORWARDING) == Some(0)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(kind: u16, family: u8, attributes: &[(u16, i32)]) -> Vec<u8> {
+        let attributes = attributes
+            .iter()
+            .flat_map(|(kind, value)| netlink::attribute(*kind, &value.to_ne_bytes()));
+        let body: Vec<u8> = [family, 0, 0, 0].into_iter().chain(attributes).collect();
+        netlink::message(kind, 0, &body)
+    }
+
+    /// The messages that Linux 6.18 sends for `sysctl -w net.ipv4.ip_forward=0` in a namespace with `lo` alone.
+    #[test]
+    fn forwarding_that_stops_on_loopback_counts_and_nothing_else() {
+        const ALL: i32 = -1;
+        const DEFAULT: i32 = -2;
+        let of = |index, value| message(NEW, 2, &[(INTERFACE, index), (FORWARDING, value)]);
+        assert!(stops_loopback(&of(1, 0)));
+        let v6 = message(NEW, 10, &[(INTERFACE, 1), (FORWARDING, 0)]);
+        assert!(stops_loopback(&v6));
+        for others in [of(ALL, 0), of(DEFAULT, 0), of(2, 0), of(1, 1)] {
+            assert!(!stops_loopback(&others));
+        }
+        let several = [of(ALL, 0), of(DEFAULT, 0), of(1, 0)].concat();
+        assert!(stops_loopback(&several), "the last of one datagram");
+        let other_setting = message(NEW, 2, &[(INTERFACE, 1), (3, 0)]);
+        assert!(!stops_loopback(&other_setting));
+        let removed = message(NEW + 1, 2, &[(INTERFACE, 1), (FORWARDING, 0)]);
+        assert!(!stops_loopback(&removed));
+        let whole = of(1, 0);
+        assert!((0..whole.len()).all(|length| !stops_loopback(&whole[..length])), "cut short");
+    }
+
+    #[tokio::test]
+    async fn changes_can_be_followed_without_privileges() {
+        assert!(ForwardingChanges::follow().is_ok());
+    }
+}
