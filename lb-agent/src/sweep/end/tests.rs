@@ -23,7 +23,9 @@ struct Table {
 /// Returns the entries of a flow with other times of their last packets.
 fn seen_at(flow: &[(FlowKey, Flow)], seen: impl Fn(u64) -> u64) -> BTreeMap<FlowKey, Flow> {
     let mut entries: BTreeMap<_, _> = flow.iter().copied().collect();
-    entries.values_mut().for_each(|flow| flow.seen = seen(flow.seen));
+    for flow in entries.values_mut() {
+        flow.seen = seen(flow.seen);
+    }
     entries
 }
 
