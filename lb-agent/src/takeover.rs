@@ -17,7 +17,7 @@ use std::fmt;
 use std::io;
 
 use lb_common::addr::{Ip, Port, Protocol};
-use lb_common::config::{Settings, address};
+use lb_common::config::{ServiceRanges, address};
 use lb_common::flow::Tuple;
 use lb_common::hash;
 use lb_common::service::{Frontend, ServiceId};
@@ -63,11 +63,20 @@ pub struct KubeProxyRemains {
 impl KubeProxyRemains {
     /// Searches rules and connections. Only connections to `frontends` count, or all if it is `None`.
     pub fn look(frontends: Option<&MapFrontends<'_>>) -> Result<Self, Error> {
-        let is_meant =
-            |connection: &Connection| frontends.is_none_or(|frontends| frontends.has(connection));
+        // The rules come first, because they decide which connections to NodePorts count.
+        let rules = Rules::find();
+        let has_rules = !rules.is_empty();
+        let is_meant = |connection: &Connection| {
+            frontends.is_none_or(|frontends| frontends.counts(connection, has_rules))
+        };
         let translated = connections(Which::Translated, is_meant)?.into_iter();
         let (ended, connections) = translated.partition(Connection::is_over);
-        Ok(Self { rules: Rules::find(), connections, ended, left_out: 0 })
+        Ok(Self { rules, connections, ended, left_out: 0 })
+    }
+
+    /// Returns the connections by protocol and original tuple.
+    fn tuples(&self) -> Tuples {
+        self.connections.iter().map(|it| (it.protocol, it.original)).collect()
     }
 
     /// Reports whether netfilter has connections of kube-proxy, or may get some.
@@ -135,12 +144,17 @@ fn forget(connections: &[Connection]) -> Result<(), Error> {
     })
 }
 
+/// Connections by protocol and original tuple.
+type Tuples = BTreeSet<(Protocol, Tuple)>;
+
 /// The frontends in the maps, and the addresses of this node: they decide whether a connection is to a Service.
 #[derive(Debug)]
 pub struct MapFrontends<'a> {
     maps: &'a Maps,
-    settings: Settings,
+    services: ServiceRanges,
     own: BTreeSet<Ip>,
+    /// Connections that counted before: their `NodePort` may have been deleted since.
+    earlier: Tuples,
 }
 
 impl<'a> MapFrontends<'a> {
@@ -148,17 +162,26 @@ impl<'a> MapFrontends<'a> {
     pub fn of(maps: &'a Maps) -> Result<Self, Error> {
         let own = maps.addresses()?.into_iter();
         let own = own.filter(|(_, bits)| bits & address::NODE != 0).map(|(ip, _)| ip).collect();
-        Ok(Self { maps, settings: maps.settings()?, own })
+        Ok(Self { maps, services: maps.settings()?.services, own, earlier: Tuples::new() })
     }
 
-    /// Reports whether a connection is to a frontend, or to a former one: an address of a service range, or a port of
-    /// the `NodePorts` on this node.
+    /// Lets connections count that counted at an earlier search.
+    fn after(self, earlier: Tuples) -> Self {
+        Self { earlier, ..self }
+    }
+
+    /// Reports whether a connection that netfilter translates is kube-proxy's.
+    fn counts(&self, connection: &Connection, has_rules: bool) -> bool {
+        let place = Place::of(&connection.original, &self.services, &self.own);
+        let is_known =
+            || has_rules || self.earlier.contains(&(connection.protocol, connection.original));
+        place.counts(|| self.service(connection).is_some(), is_known)
+    }
+
+    /// Reports whether a connection is to a frontend, or to a former one.
     fn has(&self, connection: &Connection) -> bool {
-        let (ip, port) = (connection.original.destination, connection.original.destination_port);
-        let ranges = &self.settings.services;
-        let is_node_port =
-            ranges.may_be_node_port(port) && (self.own.contains(&ip) || ip.is_loopback());
-        is_node_port || ranges.contain(&ip) || self.service(connection).is_some()
+        let place = Place::of(&connection.original, &self.services, &self.own);
+        place != Place::Elsewhere || self.service(connection).is_some()
     }
 
     /// Deletes conntrack entries of datagrams from this host to frontends, which our programs translated after
@@ -186,8 +209,7 @@ impl<'a> MapFrontends<'a> {
     /// Reports whether a frontend seems to have begun a connection.
     fn is_of_frontend(&self, connection: &Connection) -> bool {
         let (ip, port) = (connection.original.source, connection.original.source_port);
-        self.settings.services.contain(&ip)
-            || self.service_of(ip, port, connection.protocol).is_some()
+        self.services.contain(&ip) || self.service_of(ip, port, connection.protocol).is_some()
     }
 
     /// Returns the Service whose frontend a connection is to. Other proxies may have Services of their own.
@@ -219,5 +241,85 @@ impl<'a> MapFrontends<'a> {
             service.is_some_and(|service| !serving.contains(&(service, source, source_port)))
         };
         Ok(datagrams().filter(has_left).collect())
+    }
+}
+
+/// The kind of destination of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// An address of a service range.
+    ServiceRange,
+    /// An address of this node, and a port between the lowest and the highest `NodePort`.
+    NodePortRange,
+    Elsewhere,
+}
+
+impl Place {
+    fn of(original: &Tuple, services: &ServiceRanges, own: &BTreeSet<Ip>) -> Self {
+        let (ip, port) = (original.destination, original.destination_port);
+        if services.contain(&ip) {
+            Self::ServiceRange
+        } else if services.may_be_node_port(port) && (own.contains(&ip) || ip.is_loopback()) {
+            Self::NodePortRange
+        } else {
+            Self::Elsewhere
+        }
+    }
+
+    /// Reports whether a connection to this place is kube-proxy's.
+    ///
+    /// Other programs use ports of the range too, such as Docker for published ports and CNI plugins for a `hostPort`.
+    /// So without a `NodePort` at that port the connection must be `is_known`: there are rules of kube-proxy that may
+    /// have begun it, or it counted before.
+    fn counts(self, is_served: impl FnOnce() -> bool, is_known: impl FnOnce() -> bool) -> bool {
+        match self {
+            Self::ServiceRange => true,
+            Self::NodePortRange => is_served() || is_known(),
+            Self::Elsewhere => is_served(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::addr::Endpoint;
+    use lb_common::config::Prefix;
+
+    use super::*;
+
+    const OWN: Ip = Ip::v4([192, 168, 1, 5]);
+    const CLUSTER_IP: Ip = Ip::v4([10, 96, 0, 9]);
+
+    fn place(to: Ip, port: u16) -> Place {
+        let mut services = ServiceRanges {
+            node_port_low: Port::new(30_000),
+            node_port_high: Port::new(30_900),
+            ..ServiceRanges::default()
+        };
+        services.ranges[0] = Prefix { ip: CLUSTER_IP, mask: Ip::v6([0xff; 16]) };
+        let client = Endpoint::new(Ip::v4([192, 168, 1, 77]), Port::new(40_000));
+        let original = Tuple::new(client, Endpoint::new(to, Port::new(port)));
+        Place::of(&original, &services, &BTreeSet::from([OWN]))
+    }
+
+    #[test]
+    fn destinations_are_told_by_address_and_port() {
+        assert_eq!(place(CLUSTER_IP, 30_500), Place::ServiceRange);
+        for ip in [OWN, Ip::v4([127, 0, 0, 1])] {
+            assert_eq!(place(ip, 30_500), Place::NodePortRange);
+            assert_eq!(place(ip, 8080), Place::Elsewhere, "outside of the range");
+        }
+        assert_eq!(place(Ip::v4([192, 168, 1, 6]), 30_500), Place::Elsewhere, "another host");
+    }
+
+    /// Docker publishes 30500, and no Service has that `NodePort`.
+    #[test]
+    fn published_port_in_the_range_is_no_connection_of_kube_proxy() {
+        let published = place(OWN, 30_500);
+        assert!(!published.counts(|| false, || false));
+        assert!(published.counts(|| true, || false), "a NodePort of a Service");
+        assert!(published.counts(|| false, || true), "kube-proxy may have begun it");
+        assert!(Place::ServiceRange.counts(|| false, || false), "a former ClusterIP");
+        assert!(!Place::Elsewhere.counts(|| false, || true), "no frontend");
     }
 }

@@ -1,5 +1,5 @@
 //! Connections during a take-over from kube-proxy: connections whose backend has left their Service and serves another
-//! one, and connections from the port of one that has ended.
+//! one, connections from the port of one that has ended, and connections that are another program's.
 //!
 //! The test writes the rules.
 
@@ -92,6 +92,39 @@ fn connection_from_the_port_of_an_ended_one_outlives_the_take_over() -> Result<(
     ensure!(code == 0, "ended with {code}: {said}");
     wait_until_ok(SOON, "the take-over is over", || {
         let tables = rig.node(0)?.netns().tool("nft", &["list", "tables"])?;
+        ensure!(!tables.contains("lb-agent"), "{tables}");
+        Ok(())
+    })?;
+    for socket in open {
+        drop(socket.ask()?);
+    }
+    Ok(())
+}
+
+/// Docker and CNI plugins publish ports between the lowest and the highest `NodePort` too.
+#[test]
+fn published_port_in_the_range_of_node_ports_is_no_take_over() -> Result<()> {
+    const PUBLISHED: u16 = 30_500;
+    let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1).pods(2))?;
+    for (name, index, node_port) in [("low", 10, 30_000), ("high", 11, 30_900)] {
+        let service = Service::new(name, index)?.port(80, TARGET).node_port(node_port);
+        rig.manifests().apply(&service.pods(&[rig.pod(0, 1)?]))?;
+    }
+    let (node, pod) = (rig.node(0)?, rig.pod(0, 1)?.addresses());
+    let published = |family| node.addresses().socket(family, PUBLISHED);
+    let translation = |family| -> Translation { (published(family), pod.socket(family, TARGET)) };
+    by_hand::write(node.netns(), "docker", &Family::ALL.map(translation))?;
+    node.netns().remember_datagrams(300)?;
+    let mut open = Vec::new();
+    for family in Family::ALL {
+        for question in [Ask::tcp(published(family)), Ask::udp(published(family))] {
+            open.push(rig.pod(0, 0)?.peer().keep(question)?);
+        }
+    }
+    let _agent = start(&rig)?;
+    // Until the Services are known, every connection that netfilter translates counts.
+    wait_until_ok(SOON, "nothing is taken over", || {
+        let tables = node.netns().tool("nft", &["list", "tables"])?;
         ensure!(!tables.contains("lb-agent"), "{tables}");
         Ok(())
     })?;

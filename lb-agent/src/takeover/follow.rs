@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Error, KubeProxyRemains, MapFrontends, Rules, anchor};
+use super::{Error, KubeProxyRemains, MapFrontends, Rules, Tuples, anchor};
 use crate::maps::Maps;
 
 /// Intervals between checks: while a take-over is under way, and while none is.
@@ -54,7 +54,7 @@ impl Takeover {
 pub async fn begin(maps: Arc<Maps>) -> Takeover {
     let is_programmed = Arc::new(AtomicBool::new(false));
     // A failure must not keep the agent from starting. The rules are then known without the connections.
-    let first = look(&maps, false).await.unwrap_or_else(|error| {
+    let first = look(&maps, None).await.unwrap_or_else(|error| {
         complain(&error);
         KubeProxyRemains { rules: Rules::find(), ..KubeProxyRemains::default() }
     });
@@ -72,11 +72,14 @@ async fn follow(
     is_programmed: Arc<AtomicBool>,
 ) {
     let mut has_failed = false;
+    // Without rules and Services, the connections of the first check may be of any program.
+    let mut earlier = kube_proxys(&sender.borrow(), false).unwrap_or_default();
     loop {
         let was_under_way = sender.borrow().is_under_way();
         // kube-proxy can be started again at any time, so the checks never end.
         sleep(if was_under_way { OFTEN } else { SELDOM }).await;
-        let found = match look(&maps, is_programmed.load(Ordering::Relaxed)).await {
+        let is_programmed = is_programmed.load(Ordering::Relaxed);
+        let found = match look(&maps, is_programmed.then(|| earlier.clone())).await {
             Ok(found) => found,
             // The last result stays valid until there is another.
             Err(error) => {
@@ -87,6 +90,9 @@ async fn follow(
             }
         };
         has_failed = false;
+        if let Some(known) = kube_proxys(&found, is_programmed) {
+            earlier = known;
+        }
         match (was_under_way, found.is_under_way()) {
             (true, false) => info!("take-over from kube-proxy complete"),
             (false, true) => report_begin(&found),
@@ -96,6 +102,11 @@ async fn follow(
             return;
         }
     }
+}
+
+/// Returns the connections that are kube-proxy's; `None` if the search could not distinguish them.
+fn kube_proxys(found: &KubeProxyRemains, is_programmed: bool) -> Option<Tuples> {
+    (is_programmed || !found.rules.is_empty()).then(|| found.tuples())
 }
 
 /// Logs that a take-over begins, or begins again because kube-proxy was started again.
@@ -108,10 +119,15 @@ fn complain(error: &Error) {
 }
 
 /// Checks for kube-proxy, and updates conntrack entries, the anchor and `INHERITED` accordingly.
-async fn look(maps: &Arc<Maps>, is_programmed: bool) -> Result<KubeProxyRemains, Error> {
+///
+/// `earlier` are the connections that counted before, and `None` as long as the maps lack Services: then all count.
+async fn look(maps: &Arc<Maps>, earlier: Option<Tuples>) -> Result<KubeProxyRemains, Error> {
     let maps = Arc::clone(maps);
     let looked = spawn_blocking(move || {
-        let frontends = if is_programmed { Some(MapFrontends::of(&maps)?) } else { None };
+        let frontends = match earlier {
+            Some(earlier) => Some(MapFrontends::of(&maps)?.after(earlier)),
+            None => None,
+        };
         let mut found = KubeProxyRemains::look(frontends.as_ref())?;
         if let Some(frontends) = &frontends {
             forget_stale(frontends, &mut found)?;
@@ -164,4 +180,17 @@ fn release(maps: &Maps) -> io::Result<bool> {
         complain(&error);
     }
     anchor::remove()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before the Services are known, those of Docker are among the connections that the check finds.
+    #[test]
+    fn connections_are_kube_proxys_once_the_services_are_known() {
+        let without_rules = KubeProxyRemains::default();
+        assert_eq!(kube_proxys(&without_rules, false), None);
+        assert_eq!(kube_proxys(&without_rules, true), Some(Tuples::new()));
+    }
 }

@@ -50,11 +50,11 @@ pub enum Error {
 pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bool, Error> {
     let maps = open(dir)?;
     let began = Instant::now();
-    let look = || -> Result<KubeProxyRemains, Error> {
+    let look = |earlier: &KubeProxyRemains| -> Result<KubeProxyRemains, Error> {
         let frontends = MapFrontends::of(&maps).map_err(Error::Takeover)?;
-        Ok(KubeProxyRemains::look(Some(&frontends))?)
+        Ok(KubeProxyRemains::look(Some(&frontends.after(earlier.tuples())))?)
     };
-    let mut found = look()?;
+    let mut found = look(&KubeProxyRemains::default())?;
     print(&found, out)?;
     if options.removes && !found.rules.is_empty() {
         // The agent has created it already, if it is running.
@@ -62,7 +62,7 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
         for what in found.rules.remove()? {
             writeln!(out, "removed {what}")?;
         }
-        found = look()?;
+        found = look(&found)?;
     }
     loop {
         // The interface `kube-ipvs0` has the addresses of connections, so it stays until they have ended.
@@ -70,14 +70,14 @@ pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bo
             for what in found.rules.remove_device()? {
                 writeln!(out, "removed {what}")?;
             }
-            found = look()?;
+            found = look(&found)?;
         }
         let is_late = options.within.is_some_and(|within| began.elapsed() >= within);
         if !found.is_under_way() || !options.waits || is_late {
             break;
         }
         thread::park_timeout(AGAIN);
-        let next = look()?;
+        let next = look(&found)?;
         if next.to_string() != found.to_string() {
             print(&next, out)?;
         }
