@@ -45,6 +45,7 @@ mod start;
 mod state;
 mod stop;
 mod sweeper;
+mod turns;
 mod upkeep;
 mod writer;
 
@@ -61,6 +62,7 @@ use service_manager::{ServiceManager, take_resources};
 use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
 pub use state::State;
 use stop::Stop;
+use turns::Turns;
 use writer::Writer;
 
 /// Runs until SIGTERM or SIGINT, or until the configuration changes.
@@ -159,7 +161,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     agent.reporter.events.node("Starting", String::new());
     agent.begin();
     let end = tokio::select! {
-        end = agent.work(events, views, shared, &mut stop) => end,
+        end = agent.work(Turns::new(events, views), shared, &mut stop) => end,
         () = reload::changed(options, config.text.as_deref()) => End::Changed,
     };
     // Links stay pinned, so ending the agent changes nothing for packets. The inspection restores pins that were removed

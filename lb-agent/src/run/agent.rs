@@ -6,13 +6,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures::future::OptionFuture;
 use lb_common::config::Settings;
 use lb_common::flow::Lifetimes;
-use tokio::sync::watch::error::RecvError;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinHandle;
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
 use tracing::{debug, warn};
 
 use super::devices::Devices;
@@ -24,9 +20,10 @@ use super::open_connections::OpenConnections;
 use super::service_manager::ServiceManager;
 use super::state::State;
 use super::stop::Stop;
+use super::turns::{Rest, Turn, Turns};
 use super::writer::Writer;
 use crate::health::{Health, NodeState};
-use crate::maps::{self, Maps};
+use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::Primary;
 use crate::node::host::FrontendNetworks;
@@ -34,7 +31,6 @@ use crate::node::watch::PublishedView;
 use crate::plan::Family;
 use crate::reconcile::{Change, Op, Reconciler};
 use crate::snapshot::Event;
-use crate::sweep::Report;
 use crate::takeover::Takeover;
 use crate::tracker::{Effect, Tracker};
 
@@ -45,10 +41,6 @@ pub(super) const INSPECTION: Duration = Duration::from_secs(2);
 /// Number of Services that are planned before their operations are written. The operations of a whole cluster at once
 /// would take much memory.
 const PIECE: usize = 1_000;
-
-/// Shortest time between two views of the interfaces that are taken in. A new pod changes the view about ten times, each
-/// view has the loop compare all interfaces, and the kernel's own workers, which open the pod's link, need the CPU.
-const VIEWS_APART: Duration = Duration::from_millis(50);
 
 /// Largest number of events taken in before something is programmed, so that a long list cannot delay programming
 /// without end.
@@ -99,41 +91,31 @@ impl Agent {
 
     pub(super) async fn work(
         &mut self,
-        mut events: mpsc::Receiver<Event>,
-        mut views: watch::Receiver<PublishedView>,
+        mut turns: Turns,
         shared: Arc<Maps>,
         stop: &mut Stop,
     ) -> End {
-        let mut tick = interval(Duration::from_secs(1));
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut sweeping: Option<JoinHandle<Result<Report, maps::Error>>> = None;
         let mut next_sweep = Instant::now() + Duration::from_secs(1);
-        let mut next_view = Instant::now();
         loop {
-            // The tick guarantees a turn each second.
+            // The tick guarantees a turn about every second.
             self.health.turns();
-            tokio::select! {
-                // In this order: stopping and new interfaces must not wait behind a stream of objects.
-                biased;
-                () = stop.asked() => return End::Asked,
-                Ok(()) = changed_after(&mut views, next_view) => {
-                    let published = views.borrow_and_update().clone();
+            match turns.next(stop).await {
+                Turn::Stop => return End::Asked,
+                Turn::View(published) => {
                     self.take_view(published);
-                    next_view = Instant::now() + VIEWS_APART;
+                    turns.rest(Rest::View);
                 }
-                Some(event) = events.recv() => self.take_events(event, &mut events),
-                Some(result) = OptionFuture::from(sweeping.as_mut()) => {
-                    sweeping = None;
-                    next_sweep = Instant::now() + self.take_report(result);
-                }
-                _ = tick.tick() => {
+                Turn::Event(event) => self.take_events(event, &mut turns.events),
+                Turn::Swept(result) => next_sweep = Instant::now() + self.take_report(result),
+                Turn::Tick => {
                     self.tick();
                     if self.wants_larger_maps() {
                         return End::Changed;
                     }
-                    if sweeping.is_none() && Instant::now() >= next_sweep {
-                        sweeping = Some(self.begin_sweep(&shared));
+                    if turns.sweeping.is_none() && Instant::now() >= next_sweep {
+                        turns.sweeping = Some(self.begin_sweep(&shared));
                     }
+                    turns.rest(Rest::Tick);
                 }
             }
         }
@@ -315,13 +297,4 @@ impl Agent {
             self.health.updated();
         }
     }
-}
-
-/// Waits until this time, then for a new view. No view is lost if the future is dropped.
-async fn changed_after(
-    views: &mut watch::Receiver<PublishedView>,
-    time: Instant,
-) -> Result<(), RecvError> {
-    sleep_until(time.into()).await;
-    views.changed().await
 }

@@ -1,0 +1,174 @@
+//! The order in which the main loop takes things in: stopping, views of the interfaces, the tick, the report of a sweep,
+//! events.
+//!
+//! Events come last, because only they may arrive without end. The other sources are at rest after each turn: views and
+//! ticks for a time that begins when the loop has done their work.
+
+use std::time::{Duration, Instant};
+
+use futures::future::OptionFuture;
+use tokio::sync::watch::error::RecvError;
+use tokio::sync::{mpsc, watch};
+use tokio::task::{JoinError, JoinHandle};
+use tokio::time::sleep_until;
+
+use super::stop::Stop;
+use crate::maps;
+use crate::node::watch::PublishedView;
+use crate::snapshot::Event;
+use crate::sweep::Report;
+
+/// Time between two ticks.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Shortest time between two views of the interfaces that are taken in. A new pod changes the view about ten times, each
+/// view has the loop compare all interfaces, and the kernel's own workers, which open the pod's link, need the CPU.
+const VIEWS_APART: Duration = Duration::from_millis(50);
+
+/// A sweep that runs beside the main loop.
+type Sweep = JoinHandle<Result<Report, maps::Error>>;
+
+/// Work for one turn of the main loop.
+#[derive(Debug)]
+pub(super) enum Turn {
+    Stop,
+    View(PublishedView),
+    Tick,
+    Swept(Result<Result<Report, maps::Error>, JoinError>),
+    Event(Event),
+}
+
+/// The sources of work for the main loop.
+pub(super) struct Turns {
+    pub(super) events: mpsc::Receiver<Event>,
+    views: watch::Receiver<PublishedView>,
+    pub(super) sweeping: Option<Sweep>,
+    tick: Duration,
+    next_tick: Instant,
+    next_view: Instant,
+}
+
+impl Turns {
+    pub(super) fn new(
+        events: mpsc::Receiver<Event>,
+        views: watch::Receiver<PublishedView>,
+    ) -> Self {
+        let now = Instant::now();
+        Self { events, views, sweeping: None, tick: TICK, next_tick: now, next_view: now }
+    }
+
+    /// Waits for work. After a view or a tick, [`Turns::rest`] must be called when its work is done.
+    pub(super) async fn next(&mut self, stop: &mut Stop) -> Turn {
+        tokio::select! {
+            // In this order: nothing may wait behind a stream of events. Without the tick no attachment is repaired, no
+            // row is released, and the watchdog of the service manager expires.
+            biased;
+            () = stop.asked() => Turn::Stop,
+            Ok(()) = changed_after(&mut self.views, self.next_view) => {
+                Turn::View(self.views.borrow_and_update().clone())
+            }
+            () = sleep_until(self.next_tick.into()) => Turn::Tick,
+            Some(report) = OptionFuture::from(self.sweeping.as_mut()) => {
+                self.sweeping = None;
+                Turn::Swept(report)
+            }
+            Some(event) = self.events.recv() => Turn::Event(event),
+        }
+    }
+
+    /// Lets other work come first for a while. The time begins only now, so that a tick or a view that takes longer than
+    /// this time does not follow itself at once.
+    pub(super) fn rest(&mut self, after: Rest) {
+        match after {
+            Rest::View => self.next_view = Instant::now() + VIEWS_APART,
+            Rest::Tick => self.next_tick = Instant::now() + self.tick,
+        }
+    }
+}
+
+/// The work after which its source is at rest.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Rest {
+    View,
+    Tick,
+}
+
+/// Waits until this time, then for a new view. No view is lost if the future is dropped.
+async fn changed_after(
+    views: &mut watch::Receiver<PublishedView>,
+    time: Instant,
+) -> Result<(), RecvError> {
+    sleep_until(time.into()).await;
+    views.changed().await
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hint::spin_loop;
+
+    use super::*;
+    use crate::snapshot::ObjectKind;
+
+    /// Number of turns within which a source must have its turn. Without a fair order there is no such number.
+    const TURNS: usize = 100_000;
+
+    /// Returns turns with events without end, a finished sweep, and a tick at least every `tick`.
+    fn crowded(tick: Duration) -> Turns {
+        let (sender, events) = mpsc::channel(16);
+        drop(tokio::spawn(async move {
+            while sender.send(Event::ListBegan(ObjectKind::Service)).await.is_ok() {}
+        }));
+        let (_, views) = watch::channel(None);
+        let sweeping = tokio::spawn(async { Ok(Report::default()) });
+        Turns { tick, sweeping: Some(sweeping), ..Turns::new(events, views) }
+    }
+
+    #[tokio::test]
+    async fn events_without_end_delay_neither_tick_nor_sweep() {
+        let mut stop = Stop::new().expect("handlers");
+        let mut turns = crowded(Duration::from_millis(1));
+        let (mut ticks, mut sweeps, mut events) = (0, 0, 0);
+        for _ in 0..TURNS {
+            match turns.next(&mut stop).await {
+                Turn::Tick => {
+                    ticks += 1;
+                    turns.rest(Rest::Tick);
+                }
+                Turn::Swept(_) => sweeps += 1,
+                Turn::Event(_) => events += 1,
+                other @ (Turn::Stop | Turn::View(_)) => panic!("{other:?}"),
+            }
+            if ticks > 2 && sweeps > 0 && events > 0 {
+                return;
+            }
+        }
+        panic!("ticks: {ticks}, sweeps: {sweeps}, events: {events}");
+    }
+
+    /// The work of each tick takes longer than the time between two of them.
+    #[tokio::test]
+    async fn a_slow_tick_does_not_delay_events() {
+        let mut stop = Stop::new().expect("handlers");
+        let mut turns = crowded(Duration::from_millis(5));
+        let (mut ticks, mut events) = (0, 0);
+        for _ in 0..TURNS {
+            match turns.next(&mut stop).await {
+                Turn::Tick => {
+                    ticks += 1;
+                    let is_done = Instant::now() + turns.tick * 2;
+                    while Instant::now() < is_done {
+                        spin_loop();
+                    }
+                    turns.rest(Rest::Tick);
+                }
+                Turn::Event(_) => events += 1,
+                Turn::Swept(_) => {}
+                other @ (Turn::Stop | Turn::View(_)) => panic!("{other:?}"),
+            }
+            if ticks == 5 {
+                break;
+            }
+        }
+        assert!(events >= ticks, "{events} events between {ticks} ticks");
+    }
+}
