@@ -33,6 +33,7 @@ mod devices;
 mod early_drops;
 mod error;
 mod grace_clock;
+mod handover;
 mod kubernetes;
 mod memory;
 mod newcomers;
@@ -53,8 +54,10 @@ use agent::Agent;
 pub use desired::{DesiredState, desired_state};
 use devices::Devices;
 use early_drops::EarlyDrops;
-pub use error::{End, Error};
+use error::End;
+pub use error::{Error, Outcome};
 use grace_clock::GraceClock;
+pub use handover::{Handover, handed_over};
 use kubernetes::Reporter;
 use open_connections::OpenConnections;
 pub use service_manager::take_priority;
@@ -67,7 +70,7 @@ use writer::Writer;
 
 /// Runs until SIGTERM or SIGINT, or until the configuration changes.
 #[expect(clippy::too_many_lines, reason = "wiring, from top to bottom")]
-pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
+pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     config.warnings.iter().for_each(|warning| warn!(warning, "configuration warning"));
     let config = Arc::new(config);
     let name = config.node();
@@ -97,7 +100,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     };
     tokio::select! {
         () = lists(&mut tracker, &mut events, patience) => {}
-        () = stop.asked() => return Ok(End::Asked),
+        () = stop.asked() => return Ok(Outcome::Stop),
     }
     // The size of a map is fixed when it is created, so the objects are counted first.
     let (need, limit) = (tracker.demand(), memory::limit());
@@ -107,7 +110,7 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
         warn!(problem, "memory limit is below what full maps may take");
     }
     let Some(mut datapath) = load(paths.clone(), &mut stop).await? else {
-        return Ok(End::Asked);
+        return Ok(Outcome::Stop);
     };
     if let Some(records) = datapath.take_packet_log() {
         drop(tokio::spawn(records.follow()));
@@ -160,9 +163,9 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent started");
     agent.reporter.events.node("Starting", String::new());
     agent.begin();
-    let end = tokio::select! {
-        end = agent.work(Turns::new(events, views), shared, &mut stop) => end,
-        () = reload::changed(options, config.text.as_deref()) => End::Changed,
+    let (end, text) = tokio::select! {
+        end = agent.work(Turns::new(events, views), shared, &mut stop) => (end, config.text.clone()),
+        text = reload::changed(options, config.text.as_deref()) => (End::Changed, Some(text)),
     };
     // Links stay pinned, so ending the agent changes nothing for packets. The inspection restores pins that were removed
     // a moment ago: without them the links would end with this process.
@@ -170,7 +173,17 @@ pub async fn run(options: &Run, config: Config) -> Result<End, Error> {
     agent.manager.ends(end);
     agent.write_state();
     info!(restarts = end == End::Changed, "agent stopping; data path stays active");
-    Ok(end)
+    Ok(match end {
+        End::Asked => Outcome::Stop,
+        End::Changed => Outcome::Restart(text.and_then(|text| hand_over(&text))),
+    })
+}
+
+/// Keeps the text for the next run. Without it, that run reads the file.
+fn hand_over(text: &str) -> Option<Handover> {
+    Handover::of(text)
+        .inspect_err(|error| warn!(%error, "configuration not handed over; the file is read again"))
+        .ok()
 }
 
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything

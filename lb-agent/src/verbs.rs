@@ -13,6 +13,7 @@ use lb_agent::cli::{
     Cleanup, Cli, Ct, CtList, Diff, Explain, Format, ListArguments, Repeat, Scope, Start,
     TakeoverVerb, Transport, start_log,
 };
+use lb_agent::config::flags::Run;
 use lb_agent::config::{self, Config};
 use lb_agent::show::explain::ClientPacket;
 use lb_agent::state_file::{loopback_file, state_file, sync_file};
@@ -90,7 +91,7 @@ pub(crate) fn explain(options: &Explain) -> Result<ExitCode> {
 pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     let Start { run: options, instead } = start;
     lb_agent::keep_one_heap();
-    let config = Config::load(&options)?;
+    let config = configuration(&options, run::handed_over())?;
     let log =
         start_log(config.log_format.value, config.verbosity.value).context("start logging")?;
     if let Some(file) = instead.write_config_to() {
@@ -115,13 +116,25 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     // The exec below runs no destructors, so the log is flushed here.
     drop(log);
     match result? {
-        run::End::Asked => Ok(ExitCode::SUCCESS),
-        run::End::Changed => {
+        run::Outcome::Stop => Ok(ExitCode::SUCCESS),
+        run::Outcome::Restart(handover) => {
             // This path is the running program, even if its file has been replaced.
-            let arguments = std::env::args_os().skip(1);
-            let error = Process::new("/proc/self/exe").args(arguments).exec();
-            Err(error).context("restart")
+            let mut again = Process::new("/proc/self/exe");
+            again.args(std::env::args_os().skip(1));
+            if let Some(handover) = &handover {
+                handover.announce_to(&mut again);
+            }
+            Err(again.exec()).context("restart")
         }
+    }
+}
+
+/// Reads the configuration. A text that the run before handed over was checked; the file may be invalid now, which must
+/// not end the agent.
+fn configuration(options: &Run, handed_over: Option<String>) -> Result<Config, config::Error> {
+    match handed_over.filter(|_| options.config_file().is_some()) {
+        Some(text) => Config::of(options, Some(&text)),
+        None => Config::load(options),
     }
 }
 
@@ -249,5 +262,33 @@ pub(crate) fn print(text: &str) -> Result<()> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(error).context("write"),
         Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser as _;
+    use lb_agent::cli::Command;
+
+    use super::*;
+
+    #[test]
+    fn run_in_the_same_process_does_not_read_the_file_again() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let file = directory.path().join("config.yaml");
+        let path = file.to_str().expect("a path in UTF-8");
+        let command = Cli::parse_from(["lb-agent", "run", "--config", path]).command;
+        let Command::Run(start) = command else { panic!("{command:?}") };
+        let checked = "apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\nbpfDir: /a\n";
+        for now in [None, Some(""), Some("kind: Teap")] {
+            if let Some(now) = now {
+                std::fs::write(&file, now).expect("a file");
+            }
+            let config = configuration(&start.run, Some(checked.into())).expect("the checked text");
+            assert_eq!(config.bpf_dir.value, Path::new("/a"), "{now:?}");
+            // What a change is compared with.
+            assert_eq!(config.text.as_deref(), Some(checked));
+        }
+        assert!(configuration(&start.run, None).is_err());
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::handover::Handover;
 use crate::manifests::ManifestsError;
 use crate::watch::client::ClientError;
 use crate::{datapath, maps};
@@ -44,9 +45,18 @@ pub enum Error {
     System(#[from] io::Error),
 }
 
+/// A regular end of a run.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The agent is to stop.
+    Stop,
+    /// The agent is to run again in the same process, with this text as its configuration file.
+    Restart(Option<Handover>),
+}
+
 /// The reason of a regular end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub(super) enum End {
     /// The agent received SIGTERM or SIGINT.
     Asked,
     /// The configuration has changed, or maps must be larger: the agent restarts.
