@@ -89,7 +89,12 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     let (shows, views) = watch::channel(None);
     drop(tokio::spawn(node::watch::run(shows)));
     let (manifests, own) = (options.manifests.as_deref(), Some(views.clone()));
-    let client = start_source(manifests, &config, &name, &view, &kube_proxy, sender, own).await?;
+    let source = start_source(manifests, &config, &name, &view, &kube_proxy, sender, own);
+    let client = tokio::select! {
+        client = source => client?,
+        // A credential plugin may hang.
+        () = stop.asked() => return Ok(Outcome::Stop),
+    };
     let mut tracker = tracker(&config, &name);
     let has_maps = datapath::maps_directory(&paths.bpf_dir).exists();
     let patience = match (&options.manifests, has_maps) {
@@ -200,3 +205,6 @@ async fn prepare_host_stack(config: &Config) -> watch::Sender<FrontendNetworks> 
     drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback)));
     sender
 }
+
+#[cfg(test)]
+mod tests;

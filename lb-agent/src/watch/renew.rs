@@ -12,7 +12,7 @@ use axum::http::{Request, Response, StatusCode};
 use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use kube::client::Body;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
@@ -26,6 +26,11 @@ use super::source_address::AddressUpdates;
 const LOOK: Duration = Duration::from_secs(1);
 /// The shortest time between two rebuilds of a refused client.
 const PAUSE: Duration = Duration::from_secs(5);
+/// Time limit for building a client, which includes the call of a credential plugin.
+const PLUGIN: Duration = Duration::from_secs(30);
+/// Largest number of builds at the same time. One whose plugin hangs keeps its thread, and the threads are those of all
+/// work that blocks.
+const BUILDS: usize = 4;
 
 /// Sends requests with the current client.
 #[derive(Clone, Debug)]
@@ -54,7 +59,8 @@ impl Renewed {
         let (files, has_plugin) = (access.files.clone(), access.has_plugin);
         let stamps = stamps(&files);
         log_route(&access);
-        let current = match made(&server, access, &addresses).await {
+        let builds = Builds::default();
+        let current = match builds.made(&server, access, &addresses).await {
             Ok(stack) => Ok(stack),
             // A plugin may depend on the network, which may need this agent.
             Err(error) if has_plugin => {
@@ -69,6 +75,7 @@ impl Renewed {
         let keeper = Keeper {
             server,
             addresses,
+            builds,
             shared: Arc::downgrade(&shared),
             files,
             stamps,
@@ -119,6 +126,7 @@ impl CurrentClient {
 struct Keeper {
     server: Server,
     addresses: AddressUpdates,
+    builds: Builds,
     shared: Weak<CurrentClient>,
     files: Vec<PathBuf>,
     stamps: Vec<Stamp>,
@@ -155,7 +163,7 @@ impl Keeper {
                     log_route(&access);
                 }
                 self.stamps = stamps(&self.files);
-                made(&self.server, access, &self.addresses).await
+                self.builds.made(&self.server, access, &self.addresses).await
             }
             Err(error) => {
                 // A file that is still being written is read again when it changes.
@@ -187,21 +195,46 @@ impl Keeper {
     }
 }
 
-/// Builds a client in a thread of its own, as a credential plugin may block.
-async fn made(
-    server: &Server,
-    access: Access,
-    addresses: &AddressUpdates,
-) -> Result<Stack, ClientError> {
-    let addresses = addresses.clone();
-    let made = spawn_blocking(move || stack(&access, addresses)).await?;
-    made.map_err(|source| {
-        let source = Box::new(source);
-        match &server.kubeconfig {
-            Some(file) => ClientError::Unusable { file: file.clone(), source },
-            None => ClientError::ServiceAccount(source),
-        }
-    })
+/// Builds clients, each in a thread of its own, as a credential plugin may block.
+struct Builds {
+    free: Arc<Semaphore>,
+    within: Duration,
+}
+
+impl Default for Builds {
+    fn default() -> Self {
+        Self { free: Arc::new(Semaphore::new(BUILDS)), within: PLUGIN }
+    }
+}
+
+impl Builds {
+    async fn made(
+        &self,
+        server: &Server,
+        access: Access,
+        addresses: &AddressUpdates,
+    ) -> Result<Stack, ClientError> {
+        let (addresses, free) = (addresses.clone(), Arc::clone(&self.free));
+        let built = async {
+            let permit = free.acquire_owned().await;
+            // The permit belongs to the thread, which goes on when the time is over.
+            let build = move || {
+                let built = stack(&access, addresses);
+                drop(permit);
+                built
+            };
+            spawn_blocking(build).await
+        };
+        let built = timeout(self.within, built).await;
+        let built = built.map_err(|_elapsed| ClientError::Slow(self.within))??;
+        built.map_err(|source| {
+            let source = Box::new(source);
+            match &server.kubeconfig {
+                Some(file) => ClientError::Unusable { file: file.clone(), source },
+                None => ClientError::ServiceAccount(source),
+            }
+        })
+    }
 }
 
 /// Logs the server and the proxy in use.
@@ -234,4 +267,48 @@ fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
         cause = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn credential_plugin_that_hangs_costs_a_bounded_time_and_few_threads() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let [plugin, gate, calls, file] =
+            ["plugin", "gate", "calls", "kubeconfig"].map(|name| directory.path().join(name));
+        mkfifo(&gate, Mode::S_IRWXU).expect("a FIFO");
+        let (gates, counts) = (gate.display(), calls.display());
+        let script = format!("#!/bin/sh\necho call >>{counts}\nexec cat {gates}\n");
+        fs::write(&plugin, script).expect("a plugin");
+        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("permissions");
+        let text = format!(
+            "
+clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:1' }} }}]
+users: [{{ name: u, user: {{ exec: {{ apiVersion: client.authentication.k8s.io/v1, command: '{}', interactiveMode: Never }} }} }}]
+contexts: [{{ name: x, context: {{ cluster: c, user: u }} }}]
+current-context: x
+",
+            plugin.display()
+        );
+        fs::write(&file, text).expect("a kubeconfig");
+        let server = Server { kubeconfig: Some(file), master: None };
+        let builds = Builds { free: Arc::new(Semaphore::new(1)), within: Duration::from_secs(2) };
+        for _ in 0..2 {
+            let access = server.access().await.expect("access");
+            let made = builds.made(&server, access, &None);
+            let made = timeout(Duration::from_mins(1), made).await.expect("an end");
+            assert!(matches!(made, Err(ClientError::Slow(_))), "{:?}", made.err());
+        }
+        assert_eq!(fs::read_to_string(&calls).expect("calls"), "call\n", "one at a time");
+        // The plugin ends, because the runtime waits for its thread.
+        drop(File::options().write(true).open(&gate).expect("the plugin"));
+    }
 }

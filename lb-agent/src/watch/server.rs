@@ -1,6 +1,7 @@
 //! The address and credentials of the API server, and the errors of making a client. Each error names a remedy.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use axum::http::uri::InvalidUri;
 use kube::config::{InClusterError, KubeconfigError};
@@ -58,6 +59,9 @@ pub enum ClientError {
     /// `--master` lacks its scheme or host.
     #[error("--master {0}: no scheme or no host; write it as https://10.0.0.1:6443")]
     MasterParts(String),
+    /// The client was not built in time: a credential plugin hangs.
+    #[error("credential plugin gave no answer within {0:?}; check why it hangs")]
+    Slow(Duration),
     /// The thread that builds the client, and may run a credential plugin, ended without a result.
     #[error("credentials could not be built: {0}")]
     Thread(#[from] tokio::task::JoinError),
