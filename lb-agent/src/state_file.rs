@@ -39,6 +39,9 @@ pub struct StateFile {
     pub problems: Vec<String>,
 }
 
+/// The name of the file with the time of the last sync.
+const SYNCED: &str = "synced";
+
 /// Returns the path of the state file for a `--bpf-dir`.
 pub fn state_file(bpf_dir: &Path) -> PathBuf {
     let name: Vec<String> = bpf_dir
@@ -58,12 +61,35 @@ pub fn state_file(bpf_dir: &Path) -> PathBuf {
 /// Returns the path of the file with the time of the last sync. It is separate from the state, whose megabytes of names
 /// are not written at every change.
 pub fn sync_file(bpf_dir: &Path) -> PathBuf {
-    state_file(bpf_dir).with_file_name("synced")
+    state_file(bpf_dir).with_file_name(SYNCED)
 }
 
 /// Returns the path of the file with the earlier settings of the loopback interface.
 pub fn loopback_file(bpf_dir: &Path) -> PathBuf {
     state_file(bpf_dir).with_file_name("loopback.json")
+}
+
+/// Removes the files of earlier runs with this `--bpf-dir`, also those that a killed run left. Returns the removed ones.
+///
+/// The settings of the loopback interface are no such file: they must be restored before they may be forgotten.
+pub fn remove(bpf_dir: &Path) -> Vec<PathBuf> {
+    remove_around(&state_file(bpf_dir))
+}
+
+fn remove_around(state: &Path) -> Vec<PathBuf> {
+    let journal = Journal::next_to(state);
+    let others = [next(state), state.with_file_name(SYNCED)];
+    let files = [state].into_iter().chain(others.iter().map(PathBuf::as_path));
+    let removed = files.chain(journal.files()).filter(|file| fs::remove_file(file).is_ok());
+    let removed = removed.map(Path::to_owned).collect();
+    // The directory stays if other files are in it.
+    drop(state.parent().map(fs::remove_dir));
+    removed
+}
+
+/// Returns the path of the state that is being written.
+fn next(state: &Path) -> PathBuf {
+    state.with_extension("next")
 }
 
 /// Returns the last time when a run with this `--bpf-dir` had programmed everything.
@@ -89,7 +115,7 @@ impl StateFile {
     pub(crate) fn replace(&self, path: &Path) -> io::Result<()> {
         let directory = path.parent().unwrap_or_else(|| Path::new("/run"));
         fs::create_dir_all(directory)?;
-        let next = path.with_extension("next");
+        let next = next(path);
         fs::write(&next, serde_json::to_vec(self)?)?;
         fs::rename(next, path)
     }
@@ -104,6 +130,32 @@ mod tests {
 
     /// Number of rounds: with them, a reader that reads the state before the journal fails about a hundred times.
     const ROUNDS: u32 = 2_000;
+
+    #[test]
+    fn no_file_of_a_killed_run_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("run/state.json");
+        let journal = Journal::next_to(&state);
+        let leave = || {
+            StateFile::default().replace(&state).unwrap();
+            journal.add(&[(1, "before".to_owned())]).unwrap();
+            journal.take().unwrap();
+            journal.add(&[(2, "new".to_owned())]).unwrap();
+            for name in ["state.next", "synced"] {
+                fs::write(state.with_file_name(name), "").unwrap();
+            }
+        };
+        leave();
+        assert_eq!(remove_around(&state).len(), 5);
+        assert!(!state.parent().unwrap().exists());
+        assert_eq!(remove_around(&state), Vec::<PathBuf>::new());
+        leave();
+        let other = state.with_file_name("loopback.json");
+        fs::write(&other, "").unwrap();
+        drop(remove_around(&state));
+        let left: Vec<_> = fs::read_dir(state.parent().unwrap()).unwrap().flatten().collect();
+        assert_eq!(left.iter().map(fs::DirEntry::path).collect::<Vec<_>>(), [other]);
+    }
 
     #[test]
     fn a_reader_misses_no_name_while_the_state_is_written() {

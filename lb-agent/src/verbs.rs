@@ -16,8 +16,8 @@ use lb_agent::cli::{
 use lb_agent::config::flags::Run;
 use lb_agent::config::{self, Config};
 use lb_agent::show::explain::ClientPacket;
-use lb_agent::state_file::{loopback_file, state_file, sync_file};
-use lb_agent::{datapath, node, run, show, takeover};
+use lb_agent::state_file::loopback_file;
+use lb_agent::{datapath, node, run, show, state_file, takeover};
 
 use lb_common::addr::Protocol;
 
@@ -213,16 +213,12 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
     for line in &restored {
         print(&format!("{line}\n"))?;
     }
-    let (state, synced) = (state_file(dir), sync_file(dir));
-    for file in [&synced, &state] {
-        if std::fs::remove_file(file).is_ok() {
-            print(&format!("removed {}\n", file.display()))?;
-        }
+    let files = state_file::remove(dir);
+    for file in &files {
+        print(&format!("removed {}\n", file.display()))?;
     }
-    // The directory stays if other files are in it.
-    drop(state.parent().map(std::fs::remove_dir));
-    if removed.pins.is_empty() && removed.unmounted.is_none() && restored.is_empty() && !has_anchor
-    {
+    let is_empty = removed.pins.is_empty() && removed.unmounted.is_none();
+    if is_empty && restored.is_empty() && files.is_empty() && !has_anchor {
         print(&format!("nothing to remove in {}\n", dir.display()))?;
     }
     Ok(ExitCode::SUCCESS)

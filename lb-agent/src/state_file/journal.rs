@@ -50,6 +50,11 @@ impl Journal {
         fs::remove_file(&self.new)
     }
 
+    /// Returns the paths of both files.
+    pub(super) fn files(&self) -> [&Path; 2] {
+        [&self.new, &self.before]
+    }
+
     /// Removes the names that were set aside: the state is written.
     pub(crate) fn forget(&self) {
         drop(fs::remove_file(&self.before));
