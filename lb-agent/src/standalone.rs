@@ -4,11 +4,13 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use lb_agent::cli::{KubeconfigVerb, Serve, start_log};
+use lb_agent::syscall::raise_open_files;
 use lb_control::api::Identity;
 use lb_control::files::Files;
 use lb_control::serve::{Options, Running};
 use lb_control::service::Ranges;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::warn;
 
 use crate::verbs::print;
 
@@ -17,6 +19,10 @@ pub(crate) fn serve(options: &Serve) -> Result<ExitCode> {
     let log = start_log(options.log_format, options.verbosity).context("start the log")?;
     let ranges = Ranges::new(&options.service_cidr, options.node_port_range)?;
     let start = Options { data: options.data.clone(), listen: options.listen, ranges };
+    // Each connection is an open file.
+    if let Err(error) = raise_open_files() {
+        warn!(%error, "limit of open files not raised");
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

@@ -1,21 +1,22 @@
 //! The listener: TLS on one address, HTTP/1.1 and HTTP/2.
 
+mod accept;
+mod connection;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Router;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto::Builder;
-use hyper_util::service::TowerToHyperService;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
 
+use self::accept::{Errors, accepted};
+use self::connection::{HTTP_1, HTTP_2, PATIENCE};
 use crate::api::{Failure, Server, bootstrap, router};
 use crate::files::{self, Files, Serving};
 use crate::service::Ranges;
@@ -23,8 +24,6 @@ use crate::store::{self, Retention, Store};
 
 /// Largest number of connections, of all clients together.
 const CONNECTIONS: usize = 4_096;
-/// Time limit for the TLS handshake and for the head of a request.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The options of a control plane.
 #[derive(Clone, Debug)]
@@ -105,6 +104,7 @@ impl Running {
     /// Serves until `end` completes. Requests under way are then cut off; stored objects are durable.
     pub async fn run(self, end: impl Future<Output = ()>) {
         let connections = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut errors = Errors::default();
         tokio::pin!(end);
         loop {
             // The permit before the connection: over the limit, clients wait in the kernel's queue and need no memory
@@ -113,36 +113,16 @@ impl Running {
                 () = &mut end => return,
                 permit = Arc::clone(&connections).acquire_owned() => permit,
             };
-            let stream = tokio::select! {
+            let (stream, _) = tokio::select! {
                 () = &mut end => return,
-                accepted = self.listener.accept() => match accepted {
-                    Ok((stream, _)) => stream,
-                    Err(error) => {
-                        tracing::warn!(%error, "connection was not accepted");
-                        continue;
-                    }
-                },
+                connection = accepted(|| self.listener.accept(), &mut errors) => connection,
             };
             let (acceptor, router) = (self.acceptor.clone(), self.router.clone());
             drop(tokio::spawn(async move {
-                serve(stream, &acceptor, router).await;
+                connection::serve(stream, &acceptor, router, PATIENCE).await;
                 drop(permit);
             }));
         }
-    }
-}
-
-async fn serve(stream: TcpStream, acceptor: &TlsAcceptor, router: Router) {
-    // A watch is many small writes, and a client waits for each: Nagle's algorithm would delay them.
-    drop(stream.set_nodelay(true));
-    let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else {
-        return;
-    };
-    let mut builder = Builder::new(TokioExecutor::new());
-    let _: &mut _ = builder.http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    let service = TowerToHyperService::new(router);
-    if let Err(error) = builder.serve_connection(TokioIo::new(stream), service).await {
-        tracing::debug!(%error, "connection ended");
     }
 }
 
@@ -158,6 +138,6 @@ fn acceptor(serving: &Serving) -> Result<TlsAcceptor, Error> {
     let config = config.map_err(|error| wrong(&error))?.with_no_client_auth();
     let mut config = config.with_single_cert(chain, key).map_err(|error| wrong(&error))?;
     // client-go prefers HTTP/2, with which all watches share one connection.
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP_2.to_vec(), HTTP_1.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
