@@ -71,8 +71,8 @@ pub struct Config {
     /// `clusterCIDR`, up to one of each family.
     pub cluster_cidr: Setting<Vec<IpNet>>,
     pub detect_local: Setting<DetectLocalMode>,
-    /// Whether the file contains any document.
-    pub has_documents: bool,
+    /// Number of documents in the file.
+    pub documents: usize,
     /// Whether the file contains a `KubeProxyConfiguration`.
     pub has_kube_proxy_document: bool,
     /// Whether that document contains `detectLocalMode` or `clusterCIDR`, even empty: as in kube-proxy, an empty one
@@ -136,7 +136,7 @@ impl Default for Config {
             mode: Setting::default(),
             cluster_cidr: Setting::default(),
             detect_local: Setting::default(),
-            has_documents: false,
+            documents: 0,
             has_kube_proxy_document: false,
             is_detection_named: false,
             bridge_interface: Setting::default(),
@@ -176,7 +176,7 @@ impl Config {
             if matches!(document.value, tree::YamlValue::Null) {
                 continue;
             }
-            self.has_documents = true;
+            self.documents += 1;
             let location = document.location;
             let mut section = Section::of(&document);
             let version = section.text("apiVersion").map(|found| found.value).unwrap_or_default();

@@ -47,8 +47,9 @@ impl Config {
         }
         let (list, localhost) = (&self.node_port_addresses, &self.localhost_node_ports);
         // kube-proxy ignores its own setting if the list leaves loopback out (contract 3.6).
-        let is_left_out =
-            localhost.value && self.is_localhost_of_kube_proxy && !list.value.localhost;
+        let is_theirs =
+            self.is_localhost_of_kube_proxy || matches!(localhost.origin, SettingOrigin::Flag(_));
+        let is_left_out = localhost.value && is_theirs && !list.value.localhost;
         if list.is_set() && (!localhost.is_set() || is_left_out) {
             let (value, origin) = (list.value.localhost, list.origin);
             self.localhost_node_ports = Setting { value, origin };

@@ -80,7 +80,6 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     t.flag(&mut config.node_port_addresses, "nodeport-addresses", accepted);
     t.flag(&mut config.masquerade_all, "masquerade-all", proxy.masquerade_all);
     let localhost = proxy.iptables_localhost_nodeports;
-    config.is_localhost_of_kube_proxy |= localhost.is_some();
     t.flag(&mut config.localhost_node_ports, "iptables-localhost-nodeports", localhost);
     // Zero counts as absent.
     let period = proxy.iptables_sync_period.filter(|period| !period.is_zero());

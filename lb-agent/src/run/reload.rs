@@ -74,7 +74,7 @@ impl Seen<'_> {
 /// more probably a mistake.
 fn check(options: &Run, text: &str) -> Result<(), String> {
     let config = Config::of(options, Some(text)).map_err(|error| crate::chain(&error))?;
-    if config.has_documents { Ok(()) } else { Err("it contains no document".into()) }
+    if config.documents > 0 { Ok(()) } else { Err("it contains no document".into()) }
 }
 
 /// Reads the file. A file that does not exist for a moment counts as unchanged.

@@ -145,6 +145,13 @@ mod tests {
         panic!("ticks: {ticks}, sweeps: {sweeps}, events: {events}");
     }
 
+    fn work(time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            spin_loop();
+        }
+    }
+
     /// The work of each tick takes longer than the time between two of them.
     #[tokio::test]
     async fn a_slow_tick_does_not_delay_events() {
@@ -155,10 +162,7 @@ mod tests {
             match turns.next(&mut stop).await {
                 Turn::Tick => {
                     ticks += 1;
-                    let is_done = Instant::now() + turns.tick * 2;
-                    while Instant::now() < is_done {
-                        spin_loop();
-                    }
+                    work(turns.tick * 2);
                     turns.rest(Rest::Tick);
                 }
                 Turn::Event(_) => events += 1,
