@@ -43,7 +43,7 @@ pub struct ListenAddresses {
 }
 
 impl ListenAddresses {
-    fn sockets(&self, port: u16) -> BTreeMap<SocketAddr, ListenerKind> {
+    fn sockets(&self, port: u16) -> Sockets {
         // One dual-stack socket is enough, as in Go; without IPv6 in the kernel, `bind` takes an IPv4 one.
         if (&self.v4, &self.v6) == (&Where::Everywhere, &Where::Everywhere) {
             let any = SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port);
@@ -77,6 +77,9 @@ pub struct HealthChecks {
     connections: Arc<Connections>,
     failures: Vec<ListenerFailure>,
 }
+
+/// The sockets that are wanted, with the kind of their listeners.
+type Sockets = BTreeMap<SocketAddr, ListenerKind>;
 
 /// A Service with a health check, and its listeners.
 #[derive(Debug)]
@@ -173,28 +176,54 @@ impl HealthChecks {
         // Old sockets close first: a new one may need the same port on a wildcard address.
         service.listeners.retain(|address, it| wanted.get(address) == Some(&it.kind));
         service.failing.retain(|address, _| wanted.contains_key(address));
-        for (address, kind) in wanted {
-            if service.listeners.contains_key(&address) {
-                continue;
-            }
-            let (answerer, connections) = (&service.answerer, &self.connections);
-            match Listener::open(address, kind, Arc::clone(answerer), Arc::clone(connections)) {
+        let (v4, v6): (Sockets, Sockets) =
+            wanted.into_iter().partition(|(address, _)| address.is_ipv4());
+        for sockets in [v4, v6] {
+            service.open(&sockets, &self.connections, |address, error| {
+                // One message per failure, as this is retried for ever.
+                warn!(service = %name, %address, %error, "health check listener could not bind; retrying");
+                let reason = error.to_string();
+                self.failures.push(ListenerFailure { service: name.clone(), address, reason });
+            });
+        }
+    }
+}
+
+impl CheckedService {
+    /// Opens the listeners of a family that do not exist yet. If there is none and one cannot be opened, none stays: a
+    /// node that answers at some of its addresses only is no target for load balancers (contract 6.1). Listeners that
+    /// have answered stay, whatever happens to an address that is new.
+    fn open(
+        &mut self,
+        sockets: &Sockets,
+        connections: &Arc<Connections>,
+        mut fails: impl FnMut(SocketAddr, &io::Error),
+    ) {
+        let is_here = |listeners: &BTreeMap<SocketAddr, Listener>, address: &SocketAddr| {
+            listeners.contains_key(address)
+        };
+        let is_partial = sockets.keys().any(|address| is_here(&self.listeners, address));
+        // The addresses that failed last come first, so that a retry does not open the others for a moment.
+        let (failed, others): (Vec<_>, Vec<_>) = sockets
+            .iter()
+            .filter(|(address, _)| !is_here(&self.listeners, address))
+            .partition(|(address, _)| self.failing.contains_key(address));
+        for (&address, &kind) in failed.into_iter().chain(others) {
+            let answerer = Arc::clone(&self.answerer);
+            match Listener::open(address, kind, answerer, Arc::clone(connections)) {
                 Ok(listener) => {
-                    if service.failing.remove(&address).is_some() {
-                        info!(service = %name, %address, "health check listener is bound again");
+                    if self.failing.remove(&address).is_some() {
+                        info!(service = %self.answerer.service, %address, "health check listener is bound again");
                     }
-                    drop(service.listeners.insert(address, listener));
+                    drop(self.listeners.insert(address, listener));
                 }
                 Err(error) => {
-                    // One message per failure, as this is retried for ever.
-                    if service.failing.insert(address, error.kind()) != Some(error.kind()) {
-                        warn!(service = %name, %address, %error, "health check listener could not bind; retrying");
-                        let reason = error.to_string();
-                        self.failures.push(ListenerFailure {
-                            service: name.clone(),
-                            address,
-                            reason,
-                        });
+                    if self.failing.insert(address, error.kind()) != Some(error.kind()) {
+                        fails(address, &error);
+                    }
+                    if !is_partial {
+                        self.listeners.retain(|address, _| !sockets.contains_key(address));
+                        return;
                     }
                 }
             }

@@ -222,6 +222,33 @@ async fn a_port_that_is_taken_is_named_once_and_tried_again() {
     assert!(ask(v4(port), GET).await.starts_with("HTTP/1.1 200 "));
 }
 
+/// Contract 6.1, for each family.
+#[tokio::test]
+async fn a_node_answers_at_all_of_its_addresses_or_at_none() {
+    let (mut checks, port) = (checks(), free_port().await);
+    let second = SocketAddr::new(Ipv4Addr::new(127, 0, 0, 2).into(), port);
+    let other = TcpListener::bind(second).await.unwrap();
+    let v4_addresses = Where::On([v4(port).ip(), second.ip()].into());
+    checks.set_addresses(ListenAddresses { v4: v4_addresses, ..loopback() });
+    checks.set(&name("web"), wants(port, 1));
+    for _ in 0..2 {
+        assert!(!is_open(v4(port)).await && is_open(v6(port)).await);
+        checks.retry();
+    }
+    assert_eq!((checks.failures().len(), checks.failing()), (1, 1));
+    drop(other);
+    checks.retry();
+    assert!(is_open(v4(port)).await && is_open(second).await);
+    assert_eq!(checks.failing(), 0);
+    // An address that comes later costs the others nothing.
+    let third = SocketAddr::new(Ipv4Addr::new(127, 0, 0, 3).into(), port);
+    let _other = TcpListener::bind(third).await.unwrap();
+    let v4_addresses = Where::On([v4(port).ip(), second.ip(), third.ip()].into());
+    checks.set_addresses(ListenAddresses { v4: v4_addresses, ..loopback() });
+    assert!(is_open(v4(port)).await && is_open(second).await);
+    assert_eq!(checks.failing(), 1);
+}
+
 #[tokio::test]
 async fn slow_and_senseless_clients_cost_only_themselves() {
     let mut checks = checks();
