@@ -81,8 +81,9 @@ impl Reconciler {
         let mut younger = self.ports.younger(plan, full);
         let free = coming + younger.values().sum::<usize>();
         // If the new entries do not fit beside the port's own ones, they may fit in their place: the port is removed,
-        // and programmed again later.
-        let must_leave = free < needed && own > 0 && free + own >= whole;
+        // and programmed again later. The same for the youngest port where the free lines are in too short ranges.
+        let must_leave =
+            own > 0 && (free < needed && free + own >= whole || younger.is_empty() && own >= whole);
         if !must_leave && (younger.is_empty() || free < needed) {
             return false;
         }

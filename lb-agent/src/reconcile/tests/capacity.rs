@@ -69,6 +69,25 @@ fn a_service_alone_in_a_full_map_still_changes() {
     world.check();
 }
 
+/// Six lines are free, on either side of the six that the youngest port has.
+#[test]
+fn youngest_port_changes_in_its_place_where_free_lines_are_scattered() {
+    let mut world = World::new(Limits { lines: 12, ..LIMITS });
+    let others = [1, 3, 4, 6, 7, 9];
+    for number in [1, 3, 4, 5, 6, 7, 9] {
+        let backends: &[(u8, u8)] = if number == 5 { &[(1, 2), (2, 2)] } else { &[(1, 2)] };
+        world.plan(vec![tcp(number, backends)]);
+    }
+    assert_eq!(refused(&world), BTreeSet::new());
+    world.plan(others.map(|number| change(number, None)).into());
+    world.pass(GRACE);
+    world.plan(vec![tcp(5, &[(3, 2), (4, 2)])]);
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::new());
+    assert_eq!(served(&world), BTreeSet::from(["s5".into()]));
+    world.check();
+}
+
 #[test]
 fn many_at_once_take_no_more_than_there_is_and_the_oldest_come_first() {
     // Each Service takes its entry and the marker of its address. Ages are 0 for 3 and 6, 1 for 1 and 4, 2 for 2 and 5.
