@@ -1,7 +1,8 @@
 //! Translates a Service to the ports that this node must serve: contract 1 and 2 as a pure function.
 //!
 //! It reads one Service, its slices and the node, and nothing else: no clock, no map, no kernel. The order of slices,
-//! and of the addresses of a Service, does not matter. An invalid part is left out and reported; the rest of the Service is served.
+//! and of the addresses of a Service, does not matter. An invalid part is left out and reported; the rest of the
+//! Service is served.
 
 mod endpoints;
 mod frontends;

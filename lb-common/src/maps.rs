@@ -84,7 +84,7 @@ macro_rules! maps {
                 $crate::flow::DIRECT_SEEN, Fixed by Programs, "hashes of packets that pods sent straight to a backend, and of such SYNs from outside";
             OWN_ANSWERS(own_answers): LruHash<u64, u32>,
                 65_536, Memory by Programs,
-                "hashes of answers to connections of this node whose source may be that of a frontend or of a translated packet (ADR 0035)";
+                "hashes of answers to connections of this node whose source may be that of a frontend or of a translated packet, and of packets to an address that became a frontend meanwhile (ADR 0035)";
             INHERITED(inherited): Hash<u64, u32>,
                 262_144, Memory by Agent, "hashes of tuples that netfilter translates since kube-proxy (ADR 0031)";
             SETTINGS(settings): Array<u32, $crate::config::SettingsPair>,

@@ -19,6 +19,8 @@ const STATUS: u16 = 3;
 const PROTOCOL: u16 = 4;
 const TIMEOUT: u16 = 7;
 const STATUS_MASK: u16 = 26;
+/// `IPS_SEEN_REPLY`.
+const ANSWERED: u32 = 1 << 1;
 /// `IPS_DST_NAT`.
 const DESTINATION: u32 = 1 << 5;
 /// `TCP_CONNTRACK_TIME_WAIT` and `TCP_CONNTRACK_CLOSE`: both ends have closed.
@@ -36,12 +38,18 @@ pub struct Connection {
     named: Vec<u8>,
     family: u8,
     is_over: bool,
+    is_answered: bool,
 }
 
 impl Connection {
     /// Reports whether it is a TCP connection that both ends have closed.
     pub const fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Reports whether netfilter has seen a packet in each direction.
+    pub const fn is_answered(&self) -> bool {
+        self.is_answered
     }
 }
 
@@ -178,6 +186,7 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
         named: nested(ORIGINAL, &[named.to_vec()]),
         family,
         is_over,
+        is_answered: status & ANSWERED != 0,
     })
 }
 

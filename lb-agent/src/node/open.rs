@@ -12,20 +12,28 @@ use lb_common::service::Frontend;
 use super::sockets::{self, Socket, WalkStep};
 use crate::netfilter::conntrack::{self, Connection, Which};
 
-/// Returns the tuples of packets that go to a TCP destination that `is_meant` selects, in connections that netfilter does
-/// not translate: those of sockets of this node, and those that netfilter tracks.
+/// Returns the tuples of packets that go to a TCP destination that `is_meant` selects.
+///
+/// They belong to answered connections that netfilter does not translate: of sockets of this node, or tracked by
+/// netfilter.
 pub fn towards(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<Tuple>> {
     let tcp = Protocol::TCP;
     let mut found = Vec::new();
-    sockets::walk(|Socket { local, peer, waits }| {
-        if !waits && local.protocol == tcp && is_meant(&Frontend::new(peer.ip, peer.port, tcp)) {
+    sockets::walk(|Socket { local, peer, waits, opens }| {
+        if local.protocol != tcp {
+            return WalkStep::Table;
+        }
+        if !waits && !opens && is_meant(&Frontend::new(peer.ip, peer.port, tcp)) {
             found.push(Tuple::new(Endpoint::new(local.ip, local.port), *peer));
         }
         WalkStep::Row
     })?;
     let tracked = |which| {
-        let listed = conntrack::list(which, |Connection { original: to, protocol, .. }| {
-            *protocol == tcp && is_meant(&Frontend::new(to.destination, to.destination_port, tcp))
+        let listed = conntrack::list(which, |connection| {
+            let Connection { original: to, protocol, .. } = connection;
+            *protocol == tcp
+                && (which == Which::Translated || connection.is_answered())
+                && is_meant(&Frontend::new(to.destination, to.destination_port, tcp))
         });
         // Without conntrack nothing is translated, and connections through this node are unknown.
         listed.into_iter().flatten().map(|connection| connection.original)
@@ -40,7 +48,7 @@ pub fn towards(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<Tuple>> {
 /// Returns the tuples of packets that arrive for connected sockets, for local ends that `is_meant` selects.
 pub fn sockets(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<(Protocol, Tuple)>> {
     let mut found = Vec::new();
-    sockets::walk(|Socket { local, peer, waits }| {
+    sockets::walk(|Socket { local, peer, waits, .. }| {
         // A socket without a peer accepts packets from any client, so they may be requests.
         if !waits && is_meant(local) {
             let own = Endpoint::new(local.ip, local.port);

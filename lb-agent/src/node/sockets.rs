@@ -9,6 +9,8 @@ use lb_common::service::Frontend;
 
 /// State `TCP_LISTEN` (`net/tcp_states.h`).
 const LISTEN: &str = "0A";
+/// States `TCP_SYN_SENT`, `TCP_SYN_RECV` and `TCP_NEW_SYN_RECV`.
+const OPENING: [&str; 3] = ["02", "03", "0C"];
 /// State `TCP_CLOSE`, which UDP sockets without a peer have.
 const UNCONNECTED: &str = "07";
 
@@ -27,6 +29,8 @@ pub(super) struct Socket {
     pub(super) peer: Endpoint,
     /// Whether the socket has no peer and accepts packets from any.
     pub(super) waits: bool,
+    /// Whether it is a TCP socket whose handshake is not complete.
+    pub(super) opens: bool,
 }
 
 /// The next step of a walk: another row of this table, or the next table.
@@ -49,7 +53,8 @@ pub(super) fn walk(mut show: impl FnMut(&Socket) -> WalkStep) -> Result<()> {
             let line = line?;
             let Some((local, peer, state)) = ends(&line) else { continue };
             let local = Frontend::new(local.ip, local.port, protocol);
-            if show(&Socket { local, peer, waits: state == waits }) == WalkStep::Table {
+            let opens = protocol == Protocol::TCP && OPENING.contains(&state);
+            if show(&Socket { local, peer, waits: state == waits, opens }) == WalkStep::Table {
                 break;
             }
         }

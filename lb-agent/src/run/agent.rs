@@ -277,8 +277,9 @@ impl Agent {
         }
         // The names first, so that a reader of the rows can name them.
         self.state.name(self.reconciler.take_named());
-        self.open.record(&ops, |ip| self.devices.may_be_own(ip));
+        self.open.record(&ops, self.is_programmed, |ip| self.devices.may_be_own(ip));
         self.writer.write(ops, &self.numbers);
+        self.open.record_again();
         self.pass_time();
         count
     }

@@ -1,6 +1,6 @@
 //! Records for the data path which connections of this node are open when their port becomes one of a frontend: packets
-//! that arrive on them are answers, not requests to the Service (ADR 0035). The same for TCP connections to an address
-//! outside that becomes an external IP or the address of a load balancer: their segments are not for the Service.
+//! that arrive on them are answers, not requests to the Service (ADR 0035). It records also which TCP connections to an
+//! address outside are open when that address becomes an external IP or one of a load balancer.
 //!
 //! The program at egress always records packets that leave from the usual range of `NodePorts`, and from ports and
 //! addresses of frontends. The data path looks up most sockets of the node by itself, but none that is bound to another
@@ -33,8 +33,10 @@ pub(super) struct OpenConnections {
     /// Whether connections from [`USUAL_NODE_PORTS`] and [`NodeSettings::is_shared_port`] were searched. Egress records
     /// later ones at any time.
     has_begun: bool,
-    /// Whether the frontends of an earlier run were read from the maps.
-    has_read: bool,
+    /// Whether the maps had frontends of an earlier run; `None` until they are read.
+    has_earlier: Option<bool>,
+    /// New frontends at addresses outside, until they are in the maps.
+    outside: BTreeSet<Frontend>,
     /// Whether the settings keep egress from recording some connections.
     is_held: bool,
 }
@@ -44,7 +46,14 @@ impl OpenConnections {
         let is_held = |settings: Settings| settings.has(Settings::TAKE_OVER | Settings::DRAIN);
         // An earlier run may have left these settings.
         let is_held = maps.settings().is_ok_and(is_held);
-        Self { maps, known: BTreeSet::new(), has_begun: false, has_read: false, is_held }
+        Self {
+            maps,
+            known: BTreeSet::new(),
+            has_begun: false,
+            has_earlier: None,
+            outside: BTreeSet::new(),
+            is_held,
+        }
     }
 
     /// Takes in whether the settings hold egress back. Call it before they are written.
@@ -56,23 +65,29 @@ impl OpenConnections {
         }
     }
 
-    /// Searches connections for the frontends that operations add. Call it before the operations are written.
-    pub(super) fn record(&mut self, ops: &[Op], is_own: impl Fn(&Ip) -> bool) {
+    /// Searches connections for the frontends that operations add. Call it before the operations are written, and
+    /// [`OpenConnections::record_again`] afterwards. `is_programmed`: the Services of the initial sync are in the maps.
+    pub(super) fn record(&mut self, ops: &[Op], is_programmed: bool, is_own: impl Fn(&Ip) -> bool) {
         let is_here = |frontend: &Frontend, service: &Service| {
             let flags = service.flags;
             flags.has(Flags::EXTERNAL) && (flags.has(Flags::NODE_PORT) || is_own(&frontend.ip))
         };
-        let (mut new, mut outside) = (BTreeSet::new(), BTreeSet::new());
-        if !std::mem::replace(&mut self.has_read, true) {
+        let mut new = BTreeSet::new();
+        if self.has_earlier.is_none() {
             let written = self.written();
+            self.has_earlier = Some(!written.is_empty());
             self.known.extend(written.iter().map(|(frontend, _)| *frontend));
             // The layout of that run may have recorded no connections.
             let here = written.into_iter().filter(|(frontend, service)| is_here(frontend, service));
             new.extend(here.map(|(frontend, _)| frontend));
         }
+        // At a first start, connections to the frontends of others belong to the proxy before, or to an agent whose maps
+        // were lost: a segment without a flow goes to the backend that it had.
+        let is_first = !is_programmed && self.has_earlier == Some(false);
         for op in ops {
             if let Op::PutService { frontend, service } = op
                 && service.flags.has(Flags::EXTERNAL)
+                && !service.flags.has(Flags::DRAINING)
             {
                 // The first search covered the usual NodePorts, in use or not.
                 let is_recorded = self.has_begun && USUAL_NODE_PORTS.contains(&frontend.port.get());
@@ -80,19 +95,18 @@ impl OpenConnections {
                 if is_recorded && is_node_port || !self.known.insert(*frontend) {
                     continue;
                 }
-                if !is_node_port {
-                    outside.insert(*frontend);
+                if !is_node_port && !is_first && frontend.protocol == Protocol::TCP {
+                    self.outside.insert(*frontend);
                 }
                 if !is_recorded && is_here(frontend, service) {
                     new.insert(*frontend);
                 }
-            } else if let Op::RemoveService { frontend } = op {
+            // A frontend that drains lets new connections pass to the owner of its address.
+            } else if let Op::RemoveService { frontend } | Op::PutService { frontend, .. } = op {
                 self.known.remove(frontend);
             }
         }
-        if !outside.is_empty() {
-            self.look_towards(&outside);
-        }
+        self.look_towards();
         if !new.is_empty() {
             let is_first = !std::mem::replace(&mut self.has_begun, true);
             self.look(&new, is_first);
@@ -105,21 +119,36 @@ impl OpenConnections {
             warn!(error = %crate::chain(&error), "frontends of an earlier run could not be listed");
             Vec::new()
         });
-        services.retain(|(_, service)| service.flags.has(Flags::EXTERNAL));
+        let stands = |flags: Flags| flags.has(Flags::EXTERNAL) && !flags.has(Flags::DRAINING);
+        services.retain(|(_, service)| stands(service.flags));
         services
     }
 
-    /// Searches TCP connections to the addresses of new frontends. Those that the data path translates keep their flow:
-    /// the Service was deleted and created again.
-    fn look_towards(&self, new: &BTreeSet<Frontend>) {
+    /// Records connections that began after the first search, and before the frontends were in the maps.
+    pub(super) fn record_again(&mut self) {
+        self.look_towards();
+        self.outside.clear();
+    }
+
+    /// Searches TCP connections to the addresses of new frontends, except for those that the data path translates: a
+    /// Service may be deleted and created again.
+    fn look_towards(&self) {
+        let new = &self.outside;
+        if new.is_empty() {
+            return;
+        }
         let mut found = open::towards(|to| new.contains(to)).unwrap_or_else(|error| {
             warn!(%error, "open sockets of this node could not be listed");
             Vec::new()
         });
         let flows = self.maps.flows();
         found.retain(|tuple| {
-            let key = FlowKey::new(*tuple, Protocol::TCP, Side::INGRESS);
-            !flows.get(&key).is_ok_and(|flow| flow.is_some_and(|flow| flow.is_forward()))
+            // Flows of host processes are those of egress.
+            let has_flow = |side| {
+                let flow = flows.get(&FlowKey::new(*tuple, Protocol::TCP, side));
+                flow.is_ok_and(|flow| flow.is_some_and(|flow| flow.is_forward()))
+            };
+            !has_flow(Side::INGRESS) && !has_flow(Side::EGRESS)
         });
         let hashes: Vec<u64> =
             found.iter().map(|tuple| hash::whole(tuple, Protocol::TCP)).collect();

@@ -175,9 +175,6 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     // This test precedes the refusal: netfilter may still translate connections of a removed Service (ADR 0031).
     inherited::leaves(tables, settings, headers)?;
     if let Err(refusal) = located {
-        if follow::is_left_alone(view, refusal) {
-            return NOT_OURS;
-        }
         scratch.refusal = refusal;
         return Ok(Next::Refuse);
     }

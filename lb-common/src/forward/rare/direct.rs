@@ -281,41 +281,38 @@ pub(in crate::forward) fn conflicts<P: Packet, T: Clock + Filters>(
     counts_records: bool,
 ) -> bool {
     settings.node.may_be_own(&reply.tuple.destination)
-        && is_untranslated_tuple(packet, tables, settings, reply, counts_records)
+        && is_own(packet, tables, settings, reply, counts_records)
 }
 
-/// Whether packets of this tuple belong to a connection that is not translated: one that egress or the agent has
-/// recorded, or one of a socket of this node, which may have been silent for long.
+/// Whether packets of this tuple belong to a connection of this node: one that egress or the agent has recorded, or one
+/// of a socket, which may have been silent for long.
 ///
 /// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.
 #[inline(never)]
-fn is_untranslated_tuple<P: Packet, T: Clock + Filters>(
+fn is_own<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
     key: &FlowKey,
     counts_records: bool,
 ) -> bool {
-    counts_records && is_recorded_answer(tables, settings, key)
-        || settings.node.may_be_own(&key.tuple.destination)
-            && packet.has_socket(&key.tuple, key.protocol)
+    counts_records && age(tables, settings, key).is_some()
+        || packet.has_socket(&key.tuple, key.protocol)
 }
 
-/// Whether there is a record for the answers of a connection, and no longer silence than the longest in which a flow of
-/// its protocol lives.
+/// The age of the record for the packets of a connection, in steps of [`Flow::moment`]: `None` without a record, or
+/// after more silence than the longest in which a flow of its protocol lives.
 ///
 /// Otherwise a record would last as long as packets find it: a client of a process of the node would never reach a
 /// Service that gets the port of that process.
 #[inline(always)]
-fn is_recorded_answer<T: Clock + Filters>(tables: &T, settings: &Settings, key: &FlowKey) -> bool {
-    let Some(moment) = tables.own_answer(hash::whole(&key.tuple, key.protocol)) else {
-        return false;
-    };
+fn age<T: Clock + Filters>(tables: &T, settings: &Settings, key: &FlowKey) -> Option<i32> {
+    let moment = tables.own_answer(hash::whole(&key.tuple, key.protocol))?;
     let longest = u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND;
     let longest = Flow::moment(longest).max(2 * RENEWED);
     // The agent's clock may be a step ahead of the programs'.
     let age = Flow::moment(tables.now()).wrapping_sub(moment).cast_signed();
-    age <= longest.cast_signed()
+    (age <= longest.cast_signed()).then_some(age)
 }
 
 /// Whether a packet to a frontend without a flow belongs to a connection that is not translated: it is a reply in a
@@ -328,9 +325,26 @@ pub(in crate::forward) fn is_untranslated<P: Packet, T: Clock + Filters>(
     settings: &Settings,
     headers: &Headers,
 ) -> bool {
-    let FlowKey { tuple, protocol, .. } = &headers.key;
+    if headers.view.is_syn() {
+        return false;
+    }
+    if settings.node.may_be_own(&headers.key.tuple.destination) {
+        return is_own(packet, tables, settings, &headers.key, true);
+    }
     // Datagrams towards another address begin flows at once, as with kube-proxy, which deletes their conntrack entries.
-    (*protocol == Protocol::TCP || settings.node.may_be_own(&tuple.destination))
-        && !headers.view.is_syn()
-        && is_untranslated_tuple(packet, tables, settings, &headers.key, true)
+    headers.key.protocol == Protocol::TCP && follows_record(tables, settings, &headers.key)
+}
+
+/// Whether the agent has recorded the connection of a packet to an address outside. The packet renews the record, as
+/// egress sees no packet of such a connection that would.
+///
+/// VERIFIER: a function of its own: inlined, the hash would fill registers of the parts that call it.
+#[inline(never)]
+fn follows_record<T: Clock + Filters>(tables: &T, settings: &Settings, key: &FlowKey) -> bool {
+    let Some(age) = age(tables, settings, key) else { return false };
+    if age >= RENEWED.cast_signed() {
+        let hash = hash::whole(&key.tuple, key.protocol);
+        tables.put_own_answer(hash, Flow::moment(tables.now()));
+    }
+    true
 }

@@ -98,8 +98,8 @@ fn takes_syn<T: Clock + Flows + Services>(
     false
 }
 
-/// Whether a packet that is refused passes all the same: a ServiceCIDR may overlap a network of this node, where open
-/// connections go on, as with kube-proxy (`ct state new` in its rules).
+/// Whether a packet of this host that is refused passes all the same: a ServiceCIDR may overlap a network of this node,
+/// where its open connections go on, as with kube-proxy (`ct state new` in its rules).
 #[inline(always)]
 pub(in crate::forward) fn is_left_alone(view: &View, refusal: Refusal) -> bool {
     refusal == Refusal::Drop(DropReason::UnallocatedAddress)

@@ -8,6 +8,8 @@ use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::{Hook, PassReason, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Transport, at, run, world};
+use crate::flow::{Flow, Tuple};
+use crate::hash;
 use crate::service::Service;
 use crate::wire::tcp;
 
@@ -72,6 +74,30 @@ fn record_is_renewed_by_packets_of_its_connection() {
     assert_eq!(written.len(), 10);
     written.dedup();
     assert_eq!(written.len(), 4, "at 0 s, 18 s, 36 s and 54 s");
+}
+
+/// Egress sees no packets of a connection to an address that became an external IP. They renew its record themselves:
+/// such a connection, to the API server for one, lasts longer than a record in silence.
+#[test]
+fn record_of_a_connection_outside_is_renewed_by_its_packets() {
+    let (external, pod) = ("198.51.100.109:80", world::POD4);
+    let mut tables = Fake::node();
+    let service = tables.add_service(1, &[(world::LOCAL4, true)]);
+    tables.external(external, Protocol::TCP, service);
+    let hash = hash::whole(&Tuple::new(at(pod), at(external)), Protocol::TCP);
+    let moment = Flow::moment(tables.clock.get());
+    tables.own_answers.borrow_mut().insert(hash, moment);
+    let segment = step(Hook::PodIngress, Datagram::tcp(pod, external, tcp::ACK).build());
+    let pass = |hours: u64| tables.clock.set(tables.clock.get() + hours * 3_600_000_000_000);
+    for _ in 0..4 {
+        pass(12);
+        assert_eq!(run(&segment, &tables).0, Verdict::Pass(PassReason::NotOurs));
+    }
+    let before = tables.own_answers.borrow().clone();
+    assert_eq!(run(&segment, &tables).0, Verdict::Pass(PassReason::NotOurs));
+    assert_eq!(*tables.own_answers.borrow(), before, "written again at once");
+    pass(25);
+    assert_eq!(run(&segment, &tables).0, Verdict::Translated(Translation::NewFlow));
 }
 
 /// A RST gets no answer, and a flood that is refused would fill the table. While the data path drains, answers are the
