@@ -69,7 +69,8 @@ pub fn loopback_file(bpf_dir: &Path) -> PathBuf {
     state_file(bpf_dir).with_file_name("loopback.json")
 }
 
-/// Removes the files of earlier runs with this `--bpf-dir`, also those that a killed run left. Returns the removed ones.
+/// Removes the files of earlier runs with this `--bpf-dir`, also those that a killed run left. Returns the removed
+/// ones.
 ///
 /// The settings of the loopback interface are no such file: they must be restored before they may be forgotten.
 pub fn remove(bpf_dir: &Path) -> Vec<PathBuf> {

@@ -282,7 +282,7 @@ mod tests {
             }
             let config = configuration(&start.run, Some(checked.into())).expect("the checked text");
             assert_eq!(config.bpf_dir.value, Path::new("/a"), "{now:?}");
-            // What a change is compared with.
+            // A change of the file is a difference to this text.
             assert_eq!(config.text.as_deref(), Some(checked));
         }
         assert!(configuration(&start.run, None).is_err());

@@ -1,7 +1,7 @@
 //! The text of the configuration for the run that follows in the same process.
 //!
-//! The file may change between the check of its text and the next start, or may be invalid for long while the agent goes
-//! on with the text before. So the next run reads no file: it gets the text in memory, through a descriptor that
+//! The file may change between the check of its text and the next start, or may be invalid for long while the agent
+//! goes on with the text before. So the next run reads no file: it gets the text in memory, through a descriptor that
 //! execve(2) keeps.
 
 use std::env;
@@ -36,8 +36,8 @@ impl Handover {
         Ok(Self(file))
     }
 
-    /// Lets the program of this command find the text. It must be executed in this process, or started, before the value
-    /// is dropped.
+    /// Lets the program of this command find the text. It must be executed in this process, or started, before the
+    /// value is dropped.
     pub fn announce_to(&self, command: &mut Command) {
         command.env(VARIABLE, self.0.as_raw_fd().to_string());
     }
