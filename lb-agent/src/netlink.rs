@@ -3,9 +3,13 @@
 //!
 //! Numbers are in native byte order. The meaning of each message is left to the callers.
 
+mod notifications;
+
 use std::io;
 
 use netlink_sys::{Socket, SocketAddr};
+
+pub(crate) use notifications::Notifications;
 
 /// Size of `struct nlmsghdr`, in bytes.
 pub(crate) const HEADER: usize = 16;

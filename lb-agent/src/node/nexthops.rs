@@ -5,10 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 
 use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket};
-use nix::errno::Errno;
 
-use crate::netlink;
+use crate::netlink::{self, Notifications};
 
 /// `RTM_NEWNEXTHOP`, `RTM_GETNEXTHOP`.
 const NEW: u16 = 104;
@@ -39,23 +37,17 @@ struct NexthopObject {
 }
 
 /// Notifications of changed nexthop objects: routes that use them lead elsewhere without a notification of their own.
-pub(super) struct NexthopChanges(TokioSocket);
+pub(super) struct NexthopChanges(Notifications);
 
 impl NexthopChanges {
     /// Subscribes to changes. Existing objects are not reported.
     pub(super) fn follow() -> io::Result<Self> {
-        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
-        let _own: SocketAddr = socket.socket_mut().bind_auto()?;
-        socket.socket_mut().add_membership(CHANGES)?;
-        Ok(Self(socket))
+        Notifications::of(&[CHANGES]).map(Self)
     }
 
     /// Waits for a change. Dropped notifications count as one.
     pub(super) async fn next(&mut self) -> io::Result<()> {
-        match self.0.recv_from_full().await {
-            Err(error) if error.raw_os_error() != Some(Errno::ENOBUFS as i32) => Err(error),
-            Ok(_) | Err(_) => Ok(()),
-        }
+        self.0.next().await.map(drop)
     }
 }
 

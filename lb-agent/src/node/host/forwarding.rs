@@ -3,12 +3,8 @@
 
 use std::io;
 
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{AsyncSocket as _, AsyncSocketExt as _, SocketAddr, TokioSocket};
-use nix::errno::Errno;
-
 use super::loopback::INDEX;
-use crate::netlink;
+use crate::netlink::{self, Notifications};
 
 /// `RTM_NEWNETCONF`.
 const NEW: u16 = 80;
@@ -20,27 +16,19 @@ const INTERFACE: u16 = 1;
 const FORWARDING: u16 = 2;
 
 /// Notifications of changed settings of interfaces.
-pub(super) struct ForwardingChanges(TokioSocket);
+pub(super) struct ForwardingChanges(Notifications);
 
 impl ForwardingChanges {
     /// Subscribes to changes of both families.
     pub(super) fn follow() -> io::Result<Self> {
-        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
-        let _own: SocketAddr = socket.socket_mut().bind_auto()?;
-        for group in GROUPS {
-            socket.socket_mut().add_membership(group)?;
-        }
-        Ok(Self(socket))
+        Notifications::of(&GROUPS).map(Self)
     }
 
     /// Waits until the loopback interface stops forwarding. Dropped notifications count as one of that.
     pub(super) async fn stops(&mut self) -> io::Result<()> {
         loop {
-            match self.0.recv_from_full().await {
-                Ok((datagram, _from)) if stops_loopback(&datagram) => return Ok(()),
-                Ok(_) => {}
-                Err(error) if error.raw_os_error() == Some(Errno::ENOBUFS as i32) => return Ok(()),
-                Err(error) => return Err(error),
+            if self.0.next().await?.is_none_or(|datagram| stops_loopback(&datagram)) {
+                return Ok(());
             }
         }
     }
