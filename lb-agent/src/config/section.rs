@@ -100,10 +100,8 @@ impl Section {
     /// Validates integers that have no effect here, each with its least and greatest value; warns of each that is set.
     pub(super) fn integers(&mut self, keys: &[(&str, i64, i64)]) {
         for (key, low, high) in keys {
-            let is_set = self.entries.get(*key).is_some_and(|node| node.value.is_set());
-            if let Some(found) = self.integer(key, *low, *high).filter(|_| is_set) {
-                self.ignored(key, found.location);
-            }
+            let read = |section: &mut Self, key: &str| section.integer(key, *low, *high);
+            let _: Option<FileValue<i64>> = self.where_it_counts(key, false, read);
         }
     }
 
@@ -119,7 +117,7 @@ impl Section {
         &mut self,
         key: &str,
         counts: bool,
-        read: fn(&mut Self, &str) -> Option<FileValue<T>>,
+        read: impl FnOnce(&mut Self, &str) -> Option<FileValue<T>>,
     ) -> Option<FileValue<T>> {
         let is_set = self.entries.get(key).is_some_and(|node| node.value.is_set());
         // The value is read in any case, so that a wrong value is reported even where it has no effect.
