@@ -199,15 +199,11 @@ impl CheckedService {
         connections: &Arc<Connections>,
         mut fails: impl FnMut(SocketAddr, &io::Error),
     ) {
-        let is_here = |listeners: &BTreeMap<SocketAddr, Listener>, address: &SocketAddr| {
-            listeners.contains_key(address)
-        };
-        let is_partial = sockets.keys().any(|address| is_here(&self.listeners, address));
+        let missing = sockets.iter().filter(|(address, _)| !self.listeners.contains_key(address));
         // The addresses that failed last come first, so that a retry does not open the others for a moment.
-        let (failed, others): (Vec<_>, Vec<_>) = sockets
-            .iter()
-            .filter(|(address, _)| !is_here(&self.listeners, address))
-            .partition(|(address, _)| self.failing.contains_key(address));
+        let (failed, others): (Vec<_>, Vec<_>) =
+            missing.partition(|(address, _)| self.failing.contains_key(address));
+        let is_partial = failed.len() + others.len() < sockets.len();
         for (&address, &kind) in failed.into_iter().chain(others) {
             let answerer = Arc::clone(&self.answerer);
             match Listener::open(address, kind, answerer, Arc::clone(connections)) {

@@ -11,9 +11,10 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Shortest time between two lines of the log about errors.
 const APART: Duration = Duration::from_secs(10);
 
-/// Errors so far.
+/// Limits the lines of the log about errors.
 #[derive(Debug, Default)]
 pub(super) struct Errors {
+    /// The time of the last line.
     reported: Option<Instant>,
 }
 
