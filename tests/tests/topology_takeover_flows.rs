@@ -90,15 +90,19 @@ fn connection_from_the_port_of_an_ended_one_outlives_the_take_over() -> Result<(
     }
     let (code, said) = agent.ended(&["takeover", "--remove-rules", "--wait", "--timeout", "60"])?;
     ensure!(code == 0, "ended with {code}: {said}");
-    wait_until_ok(SOON, "the take-over is over", || {
-        let tables = rig.node(0)?.netns().tool("nft", &["list", "tables"])?;
-        ensure!(!tables.contains("lb-agent"), "{tables}");
-        Ok(())
-    })?;
+    until_nothing_is_taken_over(&rig)?;
     for socket in open {
         drop(socket.ask()?);
     }
     Ok(())
+}
+
+fn until_nothing_is_taken_over(rig: &Rig) -> Result<()> {
+    wait_until_ok(SOON, "nothing is taken over", || {
+        let tables = rig.node(0)?.netns().tool("nft", &["list", "tables"])?;
+        ensure!(!tables.contains("lb-agent"), "{tables}");
+        Ok(())
+    })
 }
 
 /// Docker and CNI plugins publish ports between the lowest and the highest `NodePort` too.
@@ -123,11 +127,7 @@ fn published_port_in_the_range_of_node_ports_is_no_take_over() -> Result<()> {
     }
     let _agent = start(&rig)?;
     // Until the Services are known, every connection that netfilter translates counts.
-    wait_until_ok(SOON, "nothing is taken over", || {
-        let tables = node.netns().tool("nft", &["list", "tables"])?;
-        ensure!(!tables.contains("lb-agent"), "{tables}");
-        Ok(())
-    })?;
+    until_nothing_is_taken_over(&rig)?;
     for socket in open {
         drop(socket.ask()?);
     }
