@@ -10,7 +10,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::proxy::{SocksV5, Tunnel};
 use hyper_util::client::legacy::connect::{Connection, HttpConnector};
 use hyper_util::client::proxy::matcher::Intercept;
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::client::{Body, ConfigExt as _};
 use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
@@ -31,6 +31,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Time without an acknowledgement after which the kernel ends a connection. The number of probes has no effect beside
 /// this user timeout (`tcp_keepalive_timer` in `net/ipv4/tcp_timer.c`).
 const UNANSWERED: Duration = Duration::from_secs(4);
+/// Time after which an unused connection gets no further request. A connection that leads nowhere may look usable for
+/// as long as `UNANSWERED`; a request on it would fail only that much later, because unacknowledged data ends the
+/// probes and starts the user timeout again (`tcp_keepalive_timer`).
+pub(super) const REUSED: Duration = Duration::from_secs(1);
 
 /// Returns the client for this access. Blocks while it runs a credential plugin.
 pub(super) fn stack(access: &Access, addresses: AddressUpdates) -> Result<Stack, kube::Error> {
@@ -81,7 +85,10 @@ where
 {
     let config = &access.config;
     let connector = config.rustls_https_connector_with_connector(connector)?;
-    let client = Client::builder(TokioExecutor::new()).build::<_, Body>(connector);
+    let client = Client::builder(TokioExecutor::new())
+        .pool_timer(TokioTimer::new())
+        .pool_idle_timeout(REUSED)
+        .build::<_, Body>(connector);
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
@@ -113,5 +120,6 @@ mod tests {
     fn connection_that_leads_nowhere_ends_within_the_bound() {
         assert!(IDLE + AGAIN < UNANSWERED, "a lost probe ends no connection");
         assert!(UNANSWERED < BOUND, "{UNANSWERED:?}");
+        assert!(REUSED < IDLE, "a new request follows on a connection that leads nowhere");
     }
 }

@@ -1,13 +1,14 @@
 //! Faults of credential files are reported at once, changed files are used, and a refused client is rebuilt.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, Request, StatusCode};
 use axum::routing::get;
 use futures::StreamExt as _;
@@ -19,6 +20,7 @@ use tokio::time::{sleep, timeout};
 use super::*;
 use crate::node::watch::Published;
 use crate::node::{Address, ChangeSource, NetnsView};
+use crate::watch::connector;
 
 async fn refused(server: Server) -> String {
     match server.client(None, None).await {
@@ -87,6 +89,30 @@ async fn a_server_that_is_away_is_no_error_yet() {
     let file = kubeconfig(&directory, &of("http://127.0.0.1:1", "", ""));
     let server = Server { kubeconfig: Some(file), master: None };
     assert!(server.client(None, None).await.is_ok());
+}
+
+/// Both ends are in this process, so that a request takes far less time than a connection is reused for.
+#[tokio::test]
+async fn connection_that_was_unused_for_long_gets_no_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("an address"));
+    let connection = async |ConnectInfo(from): ConnectInfo<SocketAddr>| from.to_string();
+    let service = Router::new()
+        .route("/", get(connection))
+        .into_make_service_with_connect_info::<SocketAddr>();
+    drop(tokio::spawn(async move { axum::serve(listener, service).await }));
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = kubeconfig(&directory, &of(&address, "", ""));
+    let server = Server { kubeconfig: Some(file), master: None };
+    let client = server.client(None, None).await.expect("a client");
+    let connection = async || {
+        let request = Request::get("/").body(Vec::new()).expect("a request");
+        client.request_text(request).await.expect("a source address")
+    };
+    let first = connection().await;
+    assert_eq!(connection().await, first, "used again at once");
+    sleep(2 * connector::REUSED).await;
+    assert_ne!(connection().await, first);
 }
 
 #[tokio::test]
