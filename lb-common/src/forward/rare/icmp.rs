@@ -100,7 +100,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         host::find_delivery(packet, tables, flow, *role, exit)?;
     }
     let leaves = headers.key.side == Side::EGRESS && *role == Role::External;
-    let shows_frontend = shows_frontend || leaves && flow.kind == Kind::REPLY;
+    let replaces = leaves && matches!(flow.kind, Kind::REPLY | Kind::MASQUERADE);
+    let shows_frontend = shows_frontend || replaces;
     outside(packet, headers, flow, shows_frontend, quoted, &mut exit.icmp)
         .and_then(|()| quoted::write(packet, headers, flow, quoted))
         .ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
@@ -110,7 +111,9 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
 /// Translates the outer addresses: an end of the flow is translated.
 ///
 /// A router on the path keeps its own address towards pods. A client outside gets the frontend as the source, since it
-/// may accept nothing from the private address of a router between nodes.
+/// may accept nothing from the private address of a router between nodes. A backend of another node gets the masquerade
+/// address, as from netfilter (`nf_nat_icmp_reply_translation`): a tunnel or a node may accept nothing from a router
+/// outside the cluster.
 #[inline(always)]
 fn outside<P: Packet>(
     packet: &mut P,
