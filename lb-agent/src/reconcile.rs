@@ -225,11 +225,12 @@ impl Reconciler {
         let Transaction { before: mut ops, dirty, after, forgotten } = transaction;
         let entries = self.frontends.written().len();
         let (ports, kept) = (&self.ports, &self.kept);
-        // In kube-proxy the last write wins, in random order; here the oldest claimant does (contract 1.6).
+        // Of claimants with endpoints the last write wins in kube-proxy, in random order; here the oldest does (contract
+        // 1.6).
         let winner = |frontends: &FrontendClaims, frontend: Frontend| {
             let claimants =
                 frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(id)?)));
-            let winner = claimants.min_by_key(|(_, port)| port.seniority());
+            let winner = claimants.min_by_key(|(_, port)| port.claim());
             let service = winner.and_then(|(id, port)| port.service(id, frontend));
             let service = service.or_else(|| frontends.unclaimed(&frontend))?;
             Some(kept::marked(kept, frontend, service))

@@ -1,4 +1,5 @@
-//! Frontends that several services claim: the oldest service gets them, and the others are reported (contract 1.6).
+//! Frontends that several services claim: the oldest service with endpoints gets them, and the others are reported
+//! (contract 1.6).
 
 use lb_common::service::Frontend;
 
@@ -9,9 +10,9 @@ use crate::plan::PortKey;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub frontend: Frontend,
-    /// The port that has the frontend: the oldest.
+    /// The port that has the frontend: the oldest with endpoints.
     pub winner: PortKey,
-    /// The other ports, oldest first.
+    /// The other ports, those with endpoints first, then the oldest first.
     pub losers: Vec<PortKey>,
 }
 
@@ -25,7 +26,7 @@ impl Reconciler {
     pub fn conflicts(&self) -> Vec<Conflict> {
         let conflict = |frontend: Frontend| {
             let mut ports: Vec<&MirroredPort> = self.claimants(frontend).collect();
-            ports.sort_by_key(|port| port.seniority());
+            ports.sort_by_key(|port| port.claim());
             let mut keys = ports.into_iter().map(|port| port.plan.key.clone());
             let winner = keys.next()?;
             Some(Conflict { frontend, winner, losers: keys.collect() })

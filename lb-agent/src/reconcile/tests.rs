@@ -126,6 +126,32 @@ fn the_oldest_has_a_frontend_and_the_next_takes_over() {
     assert_eq!(world.reconciler.conflicts()[0].winner.service, service(1));
 }
 
+/// As kube-proxy: packets that no Service translates are refused, so a Service without endpoints hides no other one.
+#[test]
+fn service_without_endpoints_leaves_its_frontend_to_a_younger_one() {
+    let mut world = World::new(LIMITS);
+    let older = |anywhere, backends: &[(u8, u8)]| {
+        change(3, Some(PortPlan { anywhere, ..plan(3, Protocol::TCP, 4, backends) }))
+    };
+    let younger = change(1, Some(plan(1, Protocol::TCP, 4, &[(1, 2)])));
+    world.plan(vec![older(true, &[(3, 2)]), younger]);
+    let winner = |world: &World| world.reconciler.conflicts()[0].winner.service.clone();
+    assert_eq!(winner(&world), service(3));
+    for (anywhere, backends, number) in [(false, &[][..], 1), (true, &[(3, 2)], 3)] {
+        world.plan(vec![older(anywhere, backends)]);
+        world.check();
+        assert_eq!(winner(&world), service(number));
+        let external = world.maps.services.iter().find(|(it, _)| it.ip == Ip::v4([192, 0, 2, 1]));
+        let cluster_ip = Ip::v4([10, 96, 0, number]);
+        let own = world
+            .maps
+            .services
+            .iter()
+            .find(|(it, entry)| it.ip == cluster_ip && !entry.flags.has(Flags::ADDRESS));
+        assert_eq!(external.map(|(_, entry)| entry.id), own.map(|(_, entry)| entry.id));
+    }
+}
+
 #[test]
 fn refused_port_is_named_and_served_later() {
     let limits = Limits { backends: 4, ..LIMITS };

@@ -104,14 +104,17 @@ impl World {
         self.apply(&ops);
     }
 
-    /// Checks the maps against the plans: each frontend belongs to the oldest plan that claims it.
+    /// Checks the maps against the plans: each frontend belongs to the oldest plan with endpoints
+    /// that claims it, else to the oldest one.
     pub(super) fn check(&self) {
         let plans: Vec<&PortPlan> = self.wanted.values().flatten().collect();
         let mut expected: BTreeMap<Frontend, &PortPlan> = BTreeMap::new();
         for plan in &plans {
             for frontend in &plan.frontends {
                 let place = expected.entry(key(frontend, plan.key.protocol)).or_insert(plan);
-                *place = std::cmp::min_by_key(place, plan, |plan| (&plan.age, &plan.key));
+                *place = std::cmp::min_by_key(place, plan, |plan| {
+                    (!plan.anywhere, &plan.age, &plan.key)
+                });
             }
         }
         for (frontend, plan) in &expected {
