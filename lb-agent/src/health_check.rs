@@ -106,11 +106,19 @@ impl HealthChecks {
         }
     }
 
-    /// Closes the listener of a Service that gives up its port, which another Service may want.
+    /// Closes the listeners of a Service that gives up its port, which another Service may want. Connections end too, as
+    /// in kube-proxy (`service_health.go`, `closeAll`): a load balancer that keeps one open would go on to be told that
+    /// the Service has endpoints here.
     pub fn give_up(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
         let port = wanted.map(|wanted| wanted.port);
         if self.services.get(service).is_some_and(|known| Some(known.port) != port) {
-            drop(self.services.remove(service));
+            let known = self.services.remove(service);
+            let answerer = known.as_ref().map(|known| Arc::clone(&known.answerer));
+            // The listeners close first, so that no further connection is accepted.
+            drop(known);
+            if let Some(answerer) = answerer {
+                self.connections.end(answerer.id());
+            }
         }
     }
 

@@ -28,6 +28,13 @@ pub(super) struct Answerer {
     pub(super) health: Health,
 }
 
+impl Answerer {
+    /// Returns a number that identifies the Service while its answers exist.
+    pub(super) fn id(self: &Arc<Self>) -> usize {
+        Arc::as_ptr(self).addr()
+    }
+}
+
 /// Ready endpoints on this node, by the family of the address that a load balancer connects to.
 #[derive(Debug, Default)]
 pub(super) struct Endpoints {

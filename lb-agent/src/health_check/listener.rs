@@ -91,8 +91,7 @@ async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, connections: 
     while let Ok((accepted, from)) = accept_one(&socket).await {
         let progress = Progress::begin();
         let task = tokio::spawn(answer(accepted, Arc::clone(&answerer), Arc::clone(&progress)));
-        // The address of the answerer identifies the Service: it is unique while the Service is listened for.
-        let of = Arc::as_ptr(&answerer).addr();
+        let of = answerer.id();
         let task = task.abort_handle();
         connections.admit(HttpConnection { of, from: from.ip(), progress, task });
         // A request may already be waiting; it is read before the next connection is accepted.

@@ -128,6 +128,31 @@ async fn a_probe_may_keep_its_connection_and_spell_as_it_likes() {
     assert_eq!(answers.matches("HTTP/1.1 200 OK\r\n").count(), 2, "{answers}");
 }
 
+/// A load balancer that keeps its connection must not be told of a Service that has no health check here any more.
+#[tokio::test]
+async fn connections_end_with_the_port_of_their_service() {
+    let (mut checks, port, next) = (checks(), free_port().await, free_port().await);
+    checks.set_addresses(everywhere());
+    checks.set(&name("other"), wants(next, 1));
+    for change in [None, wants(free_port().await, 1)] {
+        checks.set(&name("web"), wants(port, 1));
+        let mut kept = TcpStream::connect(v4(port)).await.unwrap();
+        let mut other = TcpStream::connect(v4(next)).await.unwrap();
+        let request = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        kept.write_all(request).await.unwrap();
+        let mut first = [0; 12];
+        kept.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200");
+        checks.set(&name("web"), change);
+        let mut rest = Vec::new();
+        let end = timeout(Duration::from_mins(1), kept.read_to_end(&mut rest)).await;
+        assert!(end.is_ok(), "the connection is open");
+        other.write_all(request).await.unwrap();
+        other.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"HTTP/1.1 200", "of a Service that stays");
+    }
+}
+
 /// RFC 9112 3.2, with the messages of Go's server.
 #[tokio::test]
 async fn a_request_without_host_is_refused() {
