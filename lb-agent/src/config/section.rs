@@ -38,13 +38,14 @@ pub(super) struct Section {
 impl Section {
     /// Takes the top level of a document. A document that is not a mapping has no keys.
     pub(super) fn of(document: &YamlNode) -> Self {
-        let mut section = Self {
-            path: String::new(),
-            entries: BTreeMap::new(),
-            diagnostics: Diagnostics::default(),
-        };
+        Self::at(String::new(), document)
+    }
+
+    fn at(path: String, document: &YamlNode) -> Self {
+        let mut section =
+            Self { path, entries: BTreeMap::new(), diagnostics: Diagnostics::default() };
         match &document.value {
-            YamlValue::Map(entries) => section.entries = entries.iter().cloned().collect(),
+            YamlValue::Map(entries) => section.fill(entries),
             YamlValue::Null => {}
             YamlValue::Bool(_)
             | YamlValue::Integer(_)
@@ -58,13 +59,24 @@ impl Section {
         section
     }
 
+    /// Takes the entries of a mapping. Of a key that occurs twice the last value counts, as in kube-proxy.
+    fn fill(&mut self, entries: &[(String, YamlNode)]) {
+        for (key, node) in entries {
+            if let Some(earlier) = self.entries.insert(key.clone(), node.clone()) {
+                let (location, path) = (earlier.location, self.path_of(key));
+                let text = format!("{location}: {path}: written twice, the last value counts");
+                self.diagnostics.warnings.push(text);
+            }
+        }
+    }
+
     /// Reads a mapping nested in this one.
     pub(super) fn sub<T>(&mut self, key: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let path = self.path_of(key);
         let node = self.entries.remove(key);
         let node = node
             .unwrap_or_else(|| YamlNode { location: Location::default(), value: YamlValue::Null });
-        let mut inner = Self { path, ..Self::of(&node) };
+        let mut inner = Self::at(path, &node);
         let value = read(&mut inner);
         // Unknown keys of the inner mapping are reported with their whole path.
         let diagnostics = inner.finish();

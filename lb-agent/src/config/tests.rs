@@ -136,6 +136,21 @@ fn unknown_and_meaningless_fields_are_named() {
 }
 
 #[test]
+fn last_value_of_a_key_that_is_written_twice_counts() {
+    let config =
+        file("clusterCIDR: 10.1.0.0/16\nconntrack: {min: 1, min: 2}\nclusterCIDR: 10.2.0.0/16")
+            .unwrap();
+    assert_eq!(config.cluster_cidr.value, ["10.2.0.0/16".parse().unwrap()]);
+    let expected = [
+        "line 3, column 14: clusterCIDR: written twice, the last value counts",
+        "line 4, column 18: conntrack.min: written twice, the last value counts",
+    ];
+    for warning in expected {
+        assert!(config.warnings.iter().any(|it| it == warning), "{:#?}", config.warnings);
+    }
+}
+
+#[test]
 fn local_is_detected_as_configured_and_else_by_device() {
     let config = flags(&[]).unwrap();
     assert_eq!(config.flags() & (Settings::NO_DETECTOR | Settings::LOCAL_BY_PREFIX), 0);

@@ -58,7 +58,11 @@ impl YamlValue {
 
 /// Parses all documents of a text. Error: the syntax error with its position.
 pub(super) fn documents(text: &str) -> Result<Vec<YamlNode>, Problem> {
-    let options = serde_saphyr::options! { with_snippet: false };
+    // kube-proxy takes the last value of a key that occurs twice; `Section` warns of it.
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
+    };
     let documents: Result<Vec<YamlNode>, _> =
         serde_saphyr::from_multiple_with_options(text, options);
     documents.map_err(|error| {
