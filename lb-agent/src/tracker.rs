@@ -137,9 +137,12 @@ impl Tracker {
         self.index.get(service).map(|(spec, _)| &*spec.uid)
     }
 
-    /// Returns the prefixes of all `ServiceCIDR` objects.
+    /// Returns the prefixes of all `ServiceCIDR` objects; none if the agent serves only Services with its proxy name.
+    ///
+    /// Then most addresses of the prefixes belong to Services of another proxy on this node, which may translate their
+    /// packets after the programs: none of them may be dropped as unused.
     pub fn service_cidrs(&self) -> &[IpNet] {
-        &self.service_cidrs
+        if self.context().service_proxy_name.is_some() { &[] } else { &self.service_cidrs }
     }
 
     /// Returns the faults of the Node, and of the Services that were returned.

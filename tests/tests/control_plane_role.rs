@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::{Agent, Source};
 use lb_tests::cluster::{Cluster, until_answered_by};
+use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use lb_tests::topology::Shape;
+use lb_tests::traffic::PAUSE;
 use lb_tests::wait::{try_wait_until, wait_until_ok};
 
 /// Longer than twice the period of the test.
@@ -56,7 +58,7 @@ fn agent_works_with_the_role_of_the_daemon_set_and_nothing_else() -> Result<()> 
 }
 
 /// A missing permission can be granted at any time. Until then the agent must stay alive, because a restart would not
-/// help.
+/// help, and must not drop what kube-proxy serves.
 #[test]
 fn agent_with_incomplete_lists_stays_alive() -> Result<()> {
     let cluster = Cluster::without_agents(Shape::Routed)?;
@@ -64,6 +66,7 @@ fn agent_with_incomplete_lists_stays_alive() -> Result<()> {
     let kubectl = |arguments: &[&str]| control_plane.kubectl(arguments).map(drop);
     // A change that could be programmed, were it not for the kinds that cannot be listed.
     let web = cluster.publish("web", false)?;
+    cluster.endpoints(&web, &[cluster.rig().pod(1, 1)?])?;
     let role = |name: &str, resources: &str| -> Result<()> {
         let (resources, role) =
             (format!("--resource={resources}"), format!("--clusterrole={name}"));
@@ -74,6 +77,15 @@ fn agent_with_incomplete_lists_stays_alive() -> Result<()> {
     role("some", "services,nodes,servicecidrs.networking.k8s.io")?;
     let account = control_plane.service_account("default", "agent")?;
     let node = cluster.rig().node(0)?;
+    let kubeconfig = control_plane.kubeconfig();
+    let options = Options::new(node.netns().name(), Mode::Nftables, &kubeconfig, node.name());
+    let kube_proxy = KubeProxy::start(&options)?;
+    let asked: Vec<_> = cluster.askers(&web)?.into_iter().take(2).collect();
+    for (from, question) in &asked {
+        until_answered_by(from, *question, &["pod-b2"])?;
+    }
+    // Its rules stay.
+    drop(kube_proxy);
     // A change may wait for twice this period before the agent counts as hanging.
     let mut agent = Agent::spawn(node, Source::InPod(&account), &["--iptables-sync-period=2s"])?;
     let began = Instant::now();
@@ -83,15 +95,22 @@ fn agent_with_incomplete_lists_stays_alive() -> Result<()> {
         status("/livez")?;
         refused()
     })?;
+    let mut loads = Vec::new();
+    for (from, question) in &asked {
+        loads.push(from.peer().load(*question, false, PAUSE)?);
+    }
     try_wait_until(REFUSALS, "the agent is refused again and again", || {
         let statuses = (status("/livez")?, status("/healthz")?, status("/readyz")?);
         ensure!(statuses == (200, 200, 503), "{statuses:?}");
         Ok((refused()? > before + 2.5 && began.elapsed() > PATIENCE).then_some(()))
     })?;
+    for load in loads {
+        drop(load.finish_without_loss()?);
+    }
+    Mode::Nftables.remove_rules(node.netns())?;
     role("rest", "endpointslices.discovery.k8s.io")?;
     agent.wait_ready()?;
-    cluster.endpoints(&web, &[cluster.rig().pod(1, 1)?])?;
-    for (from, question) in cluster.askers(&web)?.into_iter().take(2) {
+    for (from, question) in asked {
         until_answered_by(from, question, &["pod-b2"])?;
     }
     ensure!(agent.health("/livez")?.0 == 200, "the agent is not alive");

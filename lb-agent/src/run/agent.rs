@@ -84,7 +84,6 @@ pub(super) struct Agent {
 impl Agent {
     /// Takes over the objects that arrived before the maps were open.
     pub(super) fn begin(&mut self) {
-        self.take_service_cidrs();
         self.take_node();
         self.reconcile();
     }
@@ -148,6 +147,11 @@ impl Agent {
     }
 
     fn take_service_cidrs(&mut self) {
+        // Without the Services, every address of the prefixes would count as unused: packets to them are dropped, also
+        // those that kube-proxy serves meanwhile.
+        if !self.is_programmed {
+            return;
+        }
         let cidrs = self.tracker.service_cidrs().to_vec();
         self.change(|reconciler, _| reconciler.set_service_cidrs(&cidrs));
     }
@@ -250,11 +254,15 @@ impl Agent {
             }
             operations += self.change(|reconciler, now| reconciler.plan(now, piece));
         }
-        if !self.is_programmed {
+        let is_first = !self.is_programmed;
+        if is_first {
             operations += self.change(Reconciler::synced);
         }
-        self.reporter.programmed(&mut self.tracker, began.elapsed(), !self.is_programmed);
+        self.reporter.programmed(&mut self.tracker, began.elapsed(), is_first);
         self.is_programmed = true;
+        if is_first {
+            self.take_service_cidrs();
+        }
         self.record_sync();
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "sync complete");

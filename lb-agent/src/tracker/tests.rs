@@ -330,6 +330,17 @@ fn service_cidrs_are_a_set() {
     assert_eq!(tracker.service_cidrs(), [a, b]);
 }
 
+/// Another proxy translates packets to the other addresses, after the programs.
+#[test]
+fn service_cidrs_are_not_those_of_an_agent_with_a_proxy_name() {
+    let name = Some("mine".into());
+    let mut tracker =
+        Tracker::new(NodeContext { service_proxy_name: name, ..NodeContext::named("here") });
+    let cidr = "10.96.0.0/12".parse().expect("a prefix");
+    tracker.apply(Event::ServiceCidrs(vec![cidr]));
+    assert_eq!(tracker.service_cidrs(), []);
+}
+
 #[test]
 fn slice_ports_with_a_different_name_do_not_serve() {
     let mut tracker = synced();
