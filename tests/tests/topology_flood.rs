@@ -116,11 +116,7 @@ fn costs_other_flows_nothing(shape: Shape, capacity: Option<u32>, flood: Flood) 
     })?;
     let (took, mut answers, mut slowest) = (began.elapsed(), 0, 0);
     for (who, kept, load) in loads {
-        let context = || {
-            let programs = rig.agent(0).map(counted);
-            format!("{who}; node-a has counted {programs:?}, the kernel {:?}", discarded(&rig))
-        };
-        let tally = load.finish_without_loss().with_context(context)?;
+        let tally = load.finish_without_loss().with_context(|| loss(&rig, &who))?;
         ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
         answers += tally.answered();
         slowest = slowest.max(tally.slowest);
@@ -243,19 +239,35 @@ fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
     Ok(())
 }
 
-/// The kernel's counters of errors and discarded packets of every host that are not zero.
+/// The text of an error about a lost answer: the client, and all that was counted.
+fn loss(rig: &Rig, who: &str) -> String {
+    let (programs, kernel) = (rig.agent(0).map(counted), discarded(rig));
+    format!("{who}; node-a has counted {programs:?}, the kernel {kernel:?}")
+}
+
+/// The kernel's counters of errors and discarded packets of every host that are not zero, and the packets that the
+/// queues between interfaces (`netdev_max_backlog`) have dropped since the machine started.
 fn discarded(rig: &Rig) -> Result<Vec<String>> {
     // A datagram that no socket expects, such as an answer from an untranslated source, counts as `NoPorts`.
-    let is_one = |name: &str| ["Error", "Discard", "NoPorts"].iter().any(|it| name.contains(it));
+    let names = ["Error", "Discard", "Drop", "NoPorts", "Overflow", "DoCookies"];
+    let is_one = |name: &str| names.iter().any(|it| name.contains(it));
     let mut all = Vec::new();
     for host in rig.topology().members() {
-        for file in ["snmp", "snmp6"] {
+        for file in ["snmp", "snmp6", "netstat"] {
             let counters = host.netns().counters(file)?.into_iter();
             let counters = counters.filter(|(name, count)| *count != 0 && is_one(name));
             all.extend(counters.map(|(name, count)| format!("{} {name} {count}", host.name())));
         }
     }
+    all.push(format!("all backlogs {}", backlogs_dropped(rig)?));
     Ok(all)
+}
+
+/// The second column of `softnet_stat`, of all CPUs and network namespaces.
+fn backlogs_dropped(rig: &Rig) -> Result<u64> {
+    let text = rig.client().netns().proc_net("softnet_stat")?;
+    let dropped = text.lines().filter_map(|cpu| cpu.split_whitespace().nth(1));
+    Ok(dropped.map(|count| u64::from_str_radix(count, 16)).sum::<Result<u64, _>>()?)
 }
 
 /// The drops and events that the programs have counted.
