@@ -50,14 +50,22 @@ pub struct Ports {
     pub held: u16,
     /// [`Ports::time`] when it was written.
     pub written: u16,
+    /// Number of the datagram's first bytes that have passed in order; 0 if fragments were held.
+    pub passed: u16,
 }
 
-plain!(Ports = 8 { source, destination, held, written });
+plain!(Ports = 10 { source, destination, held, written, passed });
 
 impl Ports {
     /// Steps of [`Ports::time`] for which the entry is valid: 30 seconds, as long as Linux waits for the rest of a
     /// datagram (ipv4(7), `ipfrag_time`; RFC 8200 4.5 allows 60 at most).
     const AGE: u16 = 28;
+
+    /// Makes the entry one of an earlier datagram.
+    #[inline(always)]
+    pub const fn end(&mut self, now: u64) {
+        self.written = Self::time(now).wrapping_sub(Self::AGE + 1);
+    }
 
     /// A time as the entry holds it, in steps of 1.07 seconds. The value wraps after 19 hours.
     #[inline(always)]

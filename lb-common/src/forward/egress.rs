@@ -36,7 +36,7 @@ fn path<P: Parts<T>, T: Tables>(
         return refuse(packet, tables, scratch);
     }
     // Later fragments are not held here: an outgoing interface cannot take a packet in again (ADR 0014).
-    if view.piece == Piece::Later {
+    if view.piece != Piece::Whole {
         packet.part(tables, scratch, Part::Recall)?;
     }
     packet.part(tables, scratch, Part::SeekOut)?;

@@ -82,7 +82,8 @@ macro_rules! parts {
 
 parts! {
     alone {
-        /// Gives a later fragment that goes out the ports of its datagram.
+        /// Gives a later fragment that goes out the ports of its datagram. A first one ends the record of an earlier
+        /// datagram.
         Recall => fragments::recall;
         /// Builds the forward and the reply entry of a new flow in working memory; the tables have neither yet.
         Prepare => begin::prepare;

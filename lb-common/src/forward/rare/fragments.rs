@@ -13,7 +13,7 @@ use crate::forward::{Scratch, Step, ready};
 use crate::packet::Packet;
 use crate::service::Frontend;
 use crate::tables::{Clock, Fragments, Node, Services};
-use crate::wire::{Headers, Piece};
+use crate::wire::{Headers, IPV6, Piece};
 
 #[inline(always)]
 const fn key(headers: &Headers) -> Fragment {
@@ -45,6 +45,7 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
         if has_first {
             headers.key.tuple.source_port = known.source;
             headers.key.tuple.destination_port = known.destination;
+            advance(packet, tables, headers, fragment, known);
             return Ok(());
         }
         let may_wait = known.held < Held::QUEUE
@@ -59,14 +60,74 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
     if known.held > 0 && has_first {
         return carry(packet, tables, headers, fragment, known.held);
     }
-    // A first fragment that matches no frontend is remembered too, so that its later ones are not held (ADR 0014).
-    if known.held > 0 || may_be_frontend(tables, settings, headers, &mut choice.frontend) {
-        write(tables, headers, fragment, known.held);
+    // A first fragment that matches no frontend is remembered too, so that its later ones are not held (ADR 0014), and
+    // do not get the ports of an earlier datagram.
+    if known.held > 0
+        || has_first
+        || may_be_frontend(tables, settings, headers, &mut choice.frontend)
+    {
+        let passed = if known.held > 0 { 0 } else { Span::of(packet, headers).end };
+        write(tables, headers, fragment, known.held, passed);
     }
     if known.held > 0 && packet.requeue().is_some() {
         tables.count(Event::FragmentsReleased);
     }
     Ok(())
+}
+
+/// Records that a later fragment has passed. The entry ends with the last one if all have passed in order: a sender may
+/// use the identification again at once, and the last fragment of that datagram may come first.
+#[inline(always)]
+fn advance<P: Packet, T: Clock + Fragments>(
+    packet: &P,
+    tables: &T,
+    headers: &Headers,
+    fragment: &Fragment,
+    mut known: Ports,
+) {
+    let span = Span::of(packet, headers);
+    if known.passed == 0 || span.start != known.passed {
+        return;
+    }
+    known.passed = span.end;
+    if span.is_last {
+        known.end(tables.now());
+    }
+    // The entry exists, so its map cannot be too full for it.
+    tables.put_fragment(fragment, &known);
+}
+
+/// The part of a datagram's bytes that a fragment carries.
+#[derive(Clone, Copy, Default)]
+struct Span {
+    start: u16,
+    end: u16,
+    is_last: bool,
+}
+
+impl Span {
+    /// Returns an empty part if the packet ends too early.
+    #[inline(always)]
+    fn of<P: Packet>(packet: &P, headers: &Headers) -> Self {
+        let Headers { view, id, .. } = headers;
+        let (network, at) = (view.network(packet), id.at as usize);
+        // Offsets of the total length (RFC 791 3.1) or payload length (RFC 8200 3), of the field with the fragment's
+        // offset, and of the first byte that the length counts.
+        let (length, place, counted) = if view.v4 {
+            (network + 2, at + 2, network)
+        } else {
+            (network + 4, at.wrapping_sub(2), network + IPV6)
+        };
+        let number = |at| packet.read_at(at).map_or(0, u16::from_be_bytes);
+        let (length, place) = (number(length), number(place));
+        let (start, is_last) = if view.v4 {
+            ((place & 0x1fff) << 3, place & 0x2000 == 0)
+        } else {
+            (place & 0xfff8, place & 1 == 0)
+        };
+        let data = (counted as u16).wrapping_add(length).wrapping_sub(view.behind);
+        Self { start, end: start.wrapping_add(data), is_last }
+    }
 }
 
 /// Whether frontends may be at the address to which a packet goes. `frontend`: room for a key.
@@ -112,7 +173,7 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
     held: u16,
 ) -> Step<()> {
     // The number is written before the next carrier is queued, which reads it.
-    write(tables, headers, fragment, held - 1);
+    write(tables, headers, fragment, held - 1, 0);
     if held > 1 {
         packet.requeue().ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     }
@@ -128,14 +189,22 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
 }
 
 /// Gives a later fragment that goes out the ports of its datagram. Without them it passes unchanged: ports are never
-/// guessed.
+/// guessed. A first one ends the record of an earlier datagram: it may belong to no flow, and then records nothing.
 #[inline(always)]
 pub(in crate::forward) fn recall<T: Clock + Fragments + Node + Services>(
     tables: &T,
     Scratch { headers, .. }: &mut Scratch,
 ) -> Step<()> {
-    let unknown = Verdict::Pass(PassReason::UnknownFragment);
-    let ports = known(tables, &key(headers)).ok_or(unknown)?;
+    let fragment = key(headers);
+    let known = known(tables, &fragment);
+    if headers.view.piece == Piece::First {
+        if let Some(mut earlier) = known {
+            earlier.end(tables.now());
+            tables.put_fragment(&fragment, &earlier);
+        }
+        return Ok(());
+    }
+    let ports = known.ok_or(Verdict::Pass(PassReason::UnknownFragment))?;
     headers.key.tuple.source_port = ports.source;
     headers.key.tuple.destination_port = ports.destination;
     Ok(())
@@ -160,8 +229,8 @@ fn remember_first<T: Clock + Fragments + Node + Services>(
     fragment: &mut Fragment,
 ) {
     *fragment = key(headers);
-    let held = known(tables, fragment).map_or(0, |known| known.held);
-    write(tables, headers, fragment, held);
+    let known = known(tables, fragment).unwrap_or_default();
+    write(tables, headers, fragment, known.held, known.passed);
 }
 
 #[inline(always)]
@@ -170,9 +239,10 @@ fn write<T: Clock + Fragments + Node + Services>(
     headers: &Headers,
     fragment: &Fragment,
     held: u16,
+    passed: u16,
 ) {
     let Tuple { source_port: source, destination_port: destination, .. } = headers.key.tuple;
-    let ports = Ports { source, destination, held, written: Ports::time(tables.now()) };
+    let ports = Ports { source, destination, held, written: Ports::time(tables.now()), passed };
     if !tables.put_fragment(fragment, &ports) {
         tables.count(Event::FragmentTableFull);
     }

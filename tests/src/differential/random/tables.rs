@@ -151,7 +151,7 @@ fn lose_a_fragment(random: &mut Random, tables: &Fake) {
     let held = random.below(3) as u16;
     // Sometimes too old to belong to the fragments that arrive.
     let written = Ports::time(tables.clock.get() - random.of(&[0, 40_000_000_000]));
-    let ports = Ports { source: from.port, destination: to.port, held, written };
+    let ports = Ports { source: from.port, destination: to.port, held, written, passed: 0 };
     tables.fragments.borrow_mut().insert(datagram, ports);
 }
 
