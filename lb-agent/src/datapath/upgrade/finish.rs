@@ -12,13 +12,19 @@ impl Datapath {
     /// little is missing until [`Datapath::finish_upgrade`].
     pub fn carry(&self) -> Result<(), Error> {
         let maps = self.dir.join("maps");
-        self.replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
+        self.written_by_packets().try_for_each(|replaced| replaced.copy(&maps))?;
         self.previous.as_ref().map_or(Ok(()), |previous| previous.copy(&maps, false))
     }
 
     /// Reports whether an earlier run's programs write other maps than ours do.
     pub(in crate::datapath) fn hands_over(&self) -> bool {
-        self.previous.is_some() || self.replaced.iter().any(Replaced::is_memory)
+        self.previous.is_some() || self.written_by_packets().next().is_some()
+    }
+
+    /// Returns the resized maps that packets write. The others were copied when they were created; their old content
+    /// must not replace what was planned since.
+    fn written_by_packets(&self) -> impl Iterator<Item = &Replaced> {
+        self.replaced.iter().filter(|replaced| replaced.is_memory())
     }
 
     /// Copies the entries that packets meanwhile wrote into an earlier run's maps, then detaches its programs. Call it
@@ -37,7 +43,7 @@ impl Datapath {
             // Packets inside the detached programs may still write; the copy must come after them.
             crate::syscall::wait_for_programs();
         }
-        for replaced in &self.replaced {
+        for replaced in self.written_by_packets() {
             if let Err(error) = replaced.copy(&maps) {
                 warn!(map = replaced.name(), %error, "some late entries of the previous map were not copied");
             }
