@@ -17,6 +17,11 @@ use crate::snapshot::{Event, ObjectKind, ViewHealth};
 
 /// The number of watches in a row that may end at once before this counts as an outage.
 const SHORT: u32 = 2;
+/// The number of watches in a row that bring nothing or that the server refuses, after which the objects are listed
+/// again: a server or a proxy may serve lists and no watches. client-go lists again at once.
+const FRUITLESS: u32 = 8;
+/// The number of streamed lists in a row that the server fails, after which the list is requested in pages.
+const STREAMS: u32 = 3;
 
 /// One kind of objects to follow.
 pub(super) struct Follow<O> {
@@ -44,8 +49,10 @@ pub(super) struct Follow<O> {
     delay: Delay,
     /// The delay between a failure and the whole list that it causes. Only a watch that lasts resets it.
     relist_delay: Delay,
-    /// The number of watches in a row that ended at once.
-    short: u32,
+    /// The number of watches in a row that ended at once or that the server refused.
+    fruitless: u32,
+    /// The number of streamed lists in a row that the server failed.
+    failed_streams: u32,
     avoided: Avoided,
 }
 
@@ -101,7 +108,8 @@ impl<O: Objects> Follow<O> {
             known: false,
             delay: Delay::new(pace.first, pace.most),
             relist_delay: Delay::new(pace.first, pace.relist),
-            short: 0,
+            fruitless: 0,
+            failed_streams: 0,
             avoided: Avoided::default(),
         }
     }
@@ -130,12 +138,11 @@ impl<O: Objects> Follow<O> {
                     Duration::ZERO
                 }
                 Ok(RequestEnd::Short) => {
-                    self.short += 1;
                     // A single short watch is normal: a server that restarts ends all watches.
-                    if self.short >= SHORT {
+                    if self.fruitless + 1 >= SHORT {
                         self.view.stale(O::KIND, &Failure::Short.words(O::KIND));
                     }
-                    self.delay.next()
+                    self.delay.next().max(self.watched_in_vain(&Failure::Short))
                 }
                 Err(Failure::Closed) => return,
                 Err(failure) => {
@@ -153,7 +160,18 @@ impl<O: Objects> Follow<O> {
     /// Notes that something new arrived: the delays start again with the first.
     pub(super) const fn went_well(&mut self) {
         self.delay.reset();
-        self.short = 0;
+        self.fruitless = 0;
+    }
+
+    /// Counts a watch that brought nothing. After several of them the next request is a list; returns the delay before
+    /// it.
+    fn watched_in_vain(&mut self, failure: &Failure) -> Duration {
+        self.fruitless += 1;
+        if self.fruitless < FRUITLESS {
+            return Duration::ZERO;
+        }
+        self.fruitless = 0;
+        self.relist(failure)
     }
 
     /// A watch lasted, so the whole list before it was not part of a loop.
@@ -176,6 +194,7 @@ impl<O: Objects> Follow<O> {
         }
         // The order matters: status and metrics show the kind as complete no later than the events that the rest of the
         // agent acts on.
+        self.failed_streams = 0;
         self.unread.ended();
         self.view.synced(O::KIND);
         self.view.fresh(O::KIND);
@@ -232,7 +251,9 @@ impl<O: Objects> Follow<O> {
         // After a failure of the server, the next one to respond may have a restored etcd.
         self.is_in_doubt |= failure.is_of_server();
         let is_streaming = is_listing && !self.page.is_later() && self.streams();
-        if is_streaming && failure.is_of_stream() && self.ask_less(&reason) {
+        self.failed_streams += u32::from(is_streaming && failure.is_of_server());
+        let is_of_stream = failure.is_of_stream() || self.failed_streams >= STREAMS;
+        if is_streaming && is_of_stream && self.ask_less(&reason) {
             return Duration::ZERO;
         }
         match failure.consequence() {
@@ -246,7 +267,11 @@ impl<O: Objects> Follow<O> {
             Consequence::Again | Consequence::Refused => {}
         }
         self.view.stale(O::KIND, &reason);
-        self.delay.next().max(failure.wait().unwrap_or_default())
+        let pause = self.delay.next().max(failure.wait().unwrap_or_default());
+        // A server that is busy (429) must not get lists in addition.
+        let is_refused_watch =
+            !is_listing && matches!(failure, Failure::Refused { code, .. } if *code != 429);
+        if is_refused_watch { pause.max(self.watched_in_vain(failure)) } else { pause }
     }
 
     /// Forgets the position and returns how long to wait before the whole list.

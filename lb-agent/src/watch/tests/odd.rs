@@ -60,6 +60,36 @@ async fn a_list_with_a_name_that_cannot_be_read_removes_nothing() {
     assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "in part"]);
 }
 
+/// A proxy may serve lists and disturb watches.
+#[tokio::test]
+async fn objects_are_listed_again_when_watches_bring_nothing() {
+    for refuses in [false, true] {
+        let script = Script::new(move |asked| match (asked.resource(), asked.watches()) {
+            ("services", false) if asked.count() == 0 => Answer::list("Service", &["a"], 5),
+            ("services", false) => Answer::list("Service", &["a", "b"], 6),
+            ("services", true) if refuses => {
+                Answer::status(500, "InternalError", "no watches here")
+            }
+            ("services", true) => Answer::Ended(Vec::new()),
+            _ => Answer::Hang,
+        });
+        let mut run = run(script, None, ListMode::AtOnce);
+        assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "synced"]);
+        assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "+b", "synced"]);
+    }
+}
+
+#[tokio::test]
+async fn objects_are_listed_in_pages_when_the_server_fails_each_streamed_list() {
+    let script = Script::new(|asked| match asked.resource() {
+        "services" if asked.streams() => Answer::status(500, "InternalError", "no streams here"),
+        "services" if !asked.watches() => Answer::list("Service", &["a"], 5),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::Streaming);
+    assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "synced"]);
+}
+
 /// The API server does this while it rebuilds a watch cache.
 #[tokio::test]
 async fn watches_that_end_at_once_wait_longer_each_time_and_are_called_an_outage() {
