@@ -193,7 +193,7 @@ fn hand_over(text: &str) -> Option<Handover> {
 
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything
 /// else is served.
-async fn prepare_host_stack(config: &Config) -> watch::Sender<FrontendNetworks> {
+async fn prepare_host_stack(config: &Config) -> watch::Sender<Option<FrontendNetworks>> {
     let record = loopback_file(&config.bpf_dir.value);
     let serves_loopback = config.localhost_node_ports.value;
     // The programs send packets of this host's processes to that interface.
@@ -201,7 +201,7 @@ async fn prepare_host_stack(config: &Config) -> watch::Sender<FrontendNetworks> 
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
     }
-    let (sender, receiver) = watch::channel(FrontendNetworks::default());
+    let (sender, receiver) = watch::channel(None);
     drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback)));
     sender
 }

@@ -13,7 +13,7 @@ use lb_tests::rig::{
     until_within,
 };
 use lb_tests::topology::{Addresses, Family, Pod, Shape, Topology};
-use lb_tests::traffic::{Ask, Failure, Handmade, Protocol, pieces};
+use lb_tests::traffic::{Ask, Failure, Handmade, PAUSE, Protocol, pieces};
 use lb_tests::wait::wait_until;
 
 /// The deadline for the agent to follow a change.
@@ -222,9 +222,10 @@ fn node_port_is_served_on_this_node_and_on_others(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// The agent's own routing table leads to all frontends, and is removed with them.
+/// The agent's own routing table leads to all frontends, also while no agent runs, and is removed with them.
 fn without_a_default_route_every_frontend_is_reached(shape: Shape) -> Result<()> {
-    let rig = without_hooks(shape, "")?;
+    let mut rig = without_hooks(shape, "")?;
+    let mut agent = rig.take_agent(0)?;
     let node = rig.node(0)?;
     // The host that answers ARP for the gateway of routed pods (`proxy_arp`) must have a route to it.
     node.netns().ip("route add 169.254.1.1/32 dev eth0")?;
@@ -247,6 +248,15 @@ fn without_a_default_route_every_frontend_is_reached(shape: Shape) -> Result<()>
                 ensure!(answer.client.ip() == seen, "{answer:?}");
             }
         }
+    }
+    let mut loads = Vec::new();
+    for (family, protocol) in matrix() {
+        loads.push(node.peer().load(Ask::new(protocol, web.frontend(family)), false, PAUSE)?);
+    }
+    agent.kill9()?;
+    agent.start_again()?;
+    for load in loads {
+        drop(load.finish_without_loss()?);
     }
     Ok(())
 }

@@ -61,9 +61,10 @@ pub async fn open_loopback(
     Ok(())
 }
 
-/// Keeps the routes and the loopback interface as they must be, until the sender of frontends is dropped.
+/// Keeps the routes and the loopback interface as they must be, until the sender of frontends is dropped. As long as the
+/// frontends are not known, the routes of an earlier run stay.
 pub async fn follow(
-    mut frontends: Receiver<FrontendNetworks>,
+    mut frontends: Receiver<Option<FrontendNetworks>>,
     record: PathBuf,
     serves_loopback: bool,
 ) {
@@ -78,10 +79,14 @@ pub async fn follow(
     };
     loop {
         let wanted = frontends.borrow_and_update().clone();
-        let needs_v6 = wanted.sources.v6.is_some();
+        let needs_v6 = wanted.as_ref().is_some_and(|wanted| wanted.sources.v6.is_some());
         // The routes are set even if the loopback interface failed here: it may be as needed already.
         let opened = open_loopback(&record, serves_loopback, needs_v6).await;
-        for (result, failed) in [opened, set_routes(&wanted).await].into_iter().zip(&mut failed) {
+        let routed = match &wanted {
+            Some(wanted) => set_routes(wanted).await,
+            None => Ok(()),
+        };
+        for (result, failed) in [opened, routed].into_iter().zip(&mut failed) {
             match result {
                 Ok(()) => *failed = false,
                 Err(error) if !*failed => {

@@ -67,7 +67,7 @@ pub(super) struct Agent {
     /// Whether nothing of an earlier run's data path is left ([`Devices::finish_upgrade`]).
     pub(super) is_upgraded: bool,
     /// Publishes the frontends that processes of this host need routes to.
-    pub(super) frontends: watch::Sender<FrontendNetworks>,
+    pub(super) frontends: watch::Sender<Option<FrontendNetworks>>,
     /// Whether those frontends may have changed since they were published.
     pub(super) frontends_are_due: bool,
     pub(super) lifetimes: Lifetimes,
@@ -125,6 +125,8 @@ impl Agent {
         let Some(published) = published else { return };
         self.devices.set_view(published);
         self.frontends_are_due = true;
+        // The kernel removes routes with the source of an address that is removed, also if the address comes back.
+        self.frontends.send_modify(|_| {});
         self.update_node();
         // New interfaces come first: the next event may be about a pod that waits for its programs (ADR 0030).
         if self.inspected.elapsed() >= INSPECTION {

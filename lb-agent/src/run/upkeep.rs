@@ -89,7 +89,7 @@ impl Agent {
             return;
         }
         let networks = self.reconciler.networks(|ip| self.devices.is_own(ip));
-        let wanted = FrontendNetworks { networks, sources: self.devices.primary() };
+        let wanted = Some(FrontendNetworks { networks, sources: self.devices.primary() });
         self.frontends.send_if_modified(|frontends| {
             let differs = *frontends != wanted;
             if differs {

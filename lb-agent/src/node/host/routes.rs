@@ -46,8 +46,9 @@ pub(super) async fn set(handle: &Handle, frontends: &FrontendNetworks) -> Result
     let there = list(handle).await?;
     // A route that the kernel refuses takes no other one away. The first error is reported.
     let mut result = Ok(());
-    // Old routes are deleted first: a route with another source has the same key as the one that replaces it.
-    for network in stale(&there, &wanted) {
+    let (replaced, stale) = old(&there, &wanted);
+    // A route with another source has the same key as the one that replaces it.
+    for network in replaced {
         result = result.and(delete(handle, network).await);
     }
     for (network, source) in wanted.difference(&there) {
@@ -57,6 +58,10 @@ pub(super) async fn set(handle: &Handle, frontends: &FrontendNetworks) -> Result
             drop(add(handle, network, None).await);
         }
         result = result.and(added);
+    }
+    // The others are deleted now: where a network replaces single addresses, each keeps a route.
+    for network in stale {
+        result = result.and(delete(handle, network).await);
     }
     // The rules are added last, so that the table is complete when packets are looked up in it.
     for (version, is_needed) in FAMILIES.into_iter().zip([
@@ -70,17 +75,16 @@ pub(super) async fn set(handle: &Handle, frontends: &FrontendNetworks) -> Result
     result
 }
 
-/// Returns the networks whose routes are not wanted. A route without a source stays until one with the wanted source
-/// replaces it.
-fn stale<'a>(
+/// Returns the networks whose routes have another source than the wanted one, and those whose routes are not wanted. A
+/// route without a source stays until one with the wanted source replaces it.
+fn old<'a>(
     there: &'a BTreeSet<FrontendRoute>,
     wanted: &'a BTreeSet<FrontendRoute>,
-) -> impl Iterator<Item = &'a IpNet> {
+) -> (Vec<&'a IpNet>, Vec<&'a IpNet>) {
     let networks: BTreeSet<&IpNet> = wanted.iter().map(|(network, _)| network).collect();
-    let is_substitute =
-        move |network, source: &Option<_>| source.is_none() && networks.contains(network);
     let others = there.difference(wanted);
-    others.filter_map(move |(network, source)| (!is_substitute(network, source)).then_some(network))
+    let others = others.filter(|(network, source)| source.is_some() || !networks.contains(network));
+    others.map(|(network, _)| network).partition(|network| networks.contains(network))
 }
 
 /// Removes the table and its rules. Returns whether there were any.
@@ -227,7 +231,8 @@ mod tests {
             (net(5), None),
         ]);
         let wanted = BTreeSet::from([1, 2, 3].map(|third| (net(third), own(1))));
-        let stale: Vec<IpNet> = stale(&there, &wanted).copied().collect();
-        assert_eq!(stale, [net(2), net(4), net(5)]);
+        let (replaced, stale) = old(&there, &wanted);
+        assert_eq!(replaced, [&net(2)], "before the new one is added");
+        assert_eq!(stale, [&net(4), &net(5)], "after that");
     }
 }
