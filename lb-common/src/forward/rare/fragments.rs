@@ -6,7 +6,7 @@
 //! handles one packet, and no order is lost (ADR 0014).
 
 use crate::addr::Port;
-use crate::config::Settings;
+use crate::config::{Device, Settings};
 use crate::event::{DropReason, Event, PassReason, Return, Verdict};
 use crate::flow::{FlowKey, Fragment, Held, Ports, Tuple};
 use crate::forward::{Scratch, Step, ready};
@@ -78,7 +78,7 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
 /// Records that a later fragment has passed. The entry ends with the last one if all have passed in order: a sender may
 /// use the identification again at once, and the last fragment of that datagram may come first.
 #[inline(always)]
-fn advance<P: Packet, T: Clock + Fragments>(
+fn advance<P: Packet, T: Clock + Fragments + Node>(
     packet: &P,
     tables: &T,
     headers: &Headers,
@@ -87,6 +87,11 @@ fn advance<P: Packet, T: Clock + Fragments>(
 ) {
     let span = Span::of(packet, headers);
     if known.passed == 0 || span.start != known.passed {
+        return;
+    }
+    // A card below a VLAN interface passes the fragment on to the programs there, which need the record as well.
+    let device = tables.device(packet.device());
+    if device.is_none_or(|device| device.flags & Device::CARRIES != 0) {
         return;
     }
     known.passed = span.end;
@@ -125,7 +130,9 @@ impl Span {
         } else {
             (place & 0xfff8, place & 1 == 0)
         };
-        let data = (counted as u16).wrapping_add(length).wrapping_sub(view.behind);
+        // Extension headers behind the fragment header (RFC 8200 4.5) are part of what is fragmented.
+        let behind = if view.v4 { view.behind } else { id.at.wrapping_add(4) };
+        let data = (counted as u16).wrapping_add(length).wrapping_sub(behind);
         Self { start, end: start.wrapping_add(data), is_last }
     }
 }
