@@ -101,12 +101,20 @@ pub(super) async fn lists(
     patience: Patience,
 ) {
     let began = Instant::now();
+    let mut heard = began;
     while !tracker.is_synced() {
-        let left = patience.in_all.saturating_sub(began.elapsed()).min(patience.silence);
+        let in_all = patience.in_all.saturating_sub(began.elapsed());
+        let left = in_all.min(patience.silence.saturating_sub(heard.elapsed()));
         // The total limit also counts for a source that always has another event.
         let event = if left.is_zero() { None } else { timeout(left, events.recv()).await.ok() };
         match event {
-            Some(Some(event)) => drop(tracker.apply(event)),
+            Some(Some(event)) => {
+                // A list begins with its request, whether or not the server responds.
+                if !matches!(event, Event::ListBegan(_)) {
+                    heard = Instant::now();
+                }
+                tracker.apply(event);
+            }
             Some(None) => return,
             None => {
                 info!(

@@ -119,6 +119,11 @@ impl Failure {
         matches!(self, Self::Silent(_) | Self::Broken(_) | Self::TooLong | Self::Garbage(_))
     }
 
+    /// Reports whether a server or a proxy refused the request because of its own state, whatever was requested.
+    pub(super) const fn is_outage(&self) -> bool {
+        matches!(self, Self::Refused { code: 502..=504, .. })
+    }
+
     /// Reports whether the failure concerns identity or permissions and says nothing about the state.
     pub(super) const fn is_about_us(&self) -> bool {
         matches!(self, Self::Refused { code: 401 | 403, .. })

@@ -20,6 +20,9 @@ const SHORT: u32 = 2;
 /// The number of watches in a row that bring nothing or that the server refuses, after which the objects are listed
 /// again: a server or a proxy may serve lists and no watches. client-go lists again at once.
 const FRUITLESS: u32 = 8;
+/// The same for responses that a server or a proxy gives during an outage, after which all agents would list at once:
+/// about two minutes.
+const OUTAGE: u32 = 40;
 /// The number of streamed lists in a row that the server fails, after which the list is requested in pages.
 const STREAMS: u32 = 3;
 
@@ -167,7 +170,8 @@ impl<O: Objects> Follow<O> {
     /// it.
     fn watched_in_vain(&mut self, failure: &Failure) -> Duration {
         self.fruitless += 1;
-        if self.fruitless < FRUITLESS {
+        let most = if failure.is_outage() { OUTAGE } else { FRUITLESS };
+        if self.fruitless < most {
             return Duration::ZERO;
         }
         self.fruitless = 0;
@@ -251,7 +255,8 @@ impl<O: Objects> Follow<O> {
         // After a failure of the server, the next one to respond may have a restored etcd.
         self.is_in_doubt |= failure.is_of_server();
         let is_streaming = is_listing && !self.page.is_later() && self.streams();
-        self.failed_streams += u32::from(is_streaming && failure.is_of_server());
+        let is_refused = matches!(failure, Failure::Refused { code: 500.., .. });
+        self.failed_streams += u32::from(is_streaming && is_refused && !failure.is_outage());
         let is_of_stream = failure.is_of_stream() || self.failed_streams >= STREAMS;
         if is_streaming && is_of_stream && self.ask_less(&reason) {
             return Duration::ZERO;

@@ -80,6 +80,30 @@ async fn objects_are_listed_again_when_watches_bring_nothing() {
 }
 
 #[tokio::test]
+async fn outage_of_the_server_makes_no_watch_a_list_and_no_stream_a_page() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", ..5 | 6..20) => Answer::status(503, "ServiceUnavailable", "starting"),
+        ("services", 5) => Answer::Ended(vec![
+            event("ADDED", &object("Service", "a", 5)),
+            json!({ "type": "BOOKMARK", "object": { "metadata": {
+                "resourceVersion": "5", "annotations": { "k8s.io/initial-events-end": "true" },
+            } } })
+            .to_string(),
+        ]),
+        ("services", 20) => Answer::Stream(vec![event("ADDED", &object("Service", "b", 6))]),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::Streaming);
+    assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "synced"]);
+    assert_eq!(run.events(ObjectKind::Service, 1).await, ["+b"]);
+    let asked = run.script.asked();
+    assert!(
+        !asked.iter().any(|it| it.contains("/services") && it.contains("limit=500")),
+        "{asked:?}"
+    );
+}
+
+#[tokio::test]
 async fn objects_are_listed_in_pages_when_the_server_fails_each_streamed_list() {
     let script = Script::new(|asked| match asked.resource() {
         "services" if asked.streams() => Answer::status(500, "InternalError", "no streams here"),
