@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tracing::{info, warn};
 
@@ -114,9 +115,10 @@ impl HealthChecks {
         if self.services.get(service).is_some_and(|known| Some(known.port) != port) {
             let known = self.services.remove(service);
             let answerer = known.as_ref().map(|known| Arc::clone(&known.answerer));
-            // The listeners close first, so that no further connection is accepted.
+            // The listeners close first, so that at most one further connection of each is accepted.
             drop(known);
             if let Some(answerer) = answerer {
+                answerer.is_given_up.store(true, Ordering::SeqCst);
                 self.connections.end(answerer.id());
             }
         }
@@ -136,6 +138,7 @@ impl HealthChecks {
             service: service.clone(),
             endpoints: Endpoints::default(),
             health: self.health.clone(),
+            is_given_up: AtomicBool::new(false),
         };
         answerer.endpoints.set(wanted.local_ready);
         let new = CheckedService {

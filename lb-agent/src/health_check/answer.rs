@@ -2,7 +2,7 @@
 
 use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
@@ -26,6 +26,8 @@ pub(super) struct Answerer {
     pub(super) service: ServiceName,
     pub(super) endpoints: Endpoints,
     pub(super) health: Health,
+    /// The Service has no health check on its port any more.
+    pub(super) is_given_up: AtomicBool,
 }
 
 impl Answerer {

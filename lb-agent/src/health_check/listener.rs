@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::socket::sockopt::Ipv6V6Only;
@@ -94,6 +95,10 @@ async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, connections: 
         let of = answerer.id();
         let task = task.abort_handle();
         connections.admit(HttpConnection { of, from: from.ip(), progress, task });
+        // The connections of the Service may have been ended just before this one was admitted.
+        if answerer.is_given_up.load(Ordering::SeqCst) {
+            connections.end(of);
+        }
         // A request may already be waiting; it is read before the next connection is accepted.
         yield_now().await;
     }
