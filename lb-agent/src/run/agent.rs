@@ -123,10 +123,13 @@ impl Agent {
     /// Takes in a change of links or addresses.
     fn take_view(&mut self, published: PublishedView) {
         let Some(published) = published else { return };
+        let before = self.devices.has_primary();
         self.devices.set_view(published);
         self.frontends_are_due = true;
-        // The kernel removes routes with the source of an address that is removed, also if the address comes back.
-        self.frontends.send_modify(|_| {});
+        if self.devices.has_primary() != before {
+            // The kernel has removed the routes with the source of an address that was removed.
+            self.frontends.send_modify(|_| {});
+        }
         self.update_node();
         // New interfaces come first: the next event may be about a pod that waits for its programs (ADR 0030).
         if self.inspected.elapsed() >= INSPECTION {

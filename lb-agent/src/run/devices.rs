@@ -221,6 +221,13 @@ impl Devices {
         self.facts.identity.primary
     }
 
+    /// Reports whether an interface has the primary address, for each family.
+    pub(super) fn has_primary(&self) -> [bool; 2] {
+        let Primary { v4, v6 } = self.primary();
+        let addresses = self.view.as_ref().map_or(&[][..], |view| &view.addresses);
+        [v4, v6].map(|primary| addresses.iter().any(|own| Some(own.ip) == primary))
+    }
+
     /// Reports whether an address is one of the node's.
     pub(super) fn is_own(&self, ip: &Ip) -> bool {
         self.addresses.written().contains_key(ip)
