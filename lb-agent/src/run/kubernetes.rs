@@ -145,11 +145,11 @@ impl Reporter {
                         loser,
                         winner,
                         frontend,
-                        "two Services claim one address and port; the older one is served"
+                        "two Services claim one address and port; the oldest one with endpoints is served"
                     );
                 }
                 let text = format!(
-                    "port {port} of one of its addresses belongs to {winner}, which is older"
+                    "port {port} of one of its addresses belongs to {winner}, the oldest with endpoints"
                 );
                 let (reason, action) = ("FrontendTaken", "Program");
                 self.events.warn(&loser.service, uid(&loser.service), reason, action, text);
