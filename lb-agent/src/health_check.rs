@@ -11,8 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use self::answer::{Answerer, Endpoints};
@@ -89,6 +89,9 @@ struct CheckedService {
     answerer: Arc<Answerer>,
     listeners: BTreeMap<SocketAddr, Listener>,
     failing: BTreeMap<SocketAddr, io::ErrorKind>,
+    /// Its end also ends the connections, as kube-proxy does (`service_health.go`, `closeAll`): a load balancer that
+    /// keeps one open would go on to be told that the Service has endpoints here.
+    _open: watch::Sender<()>,
 }
 
 impl HealthChecks {
@@ -107,20 +110,11 @@ impl HealthChecks {
         }
     }
 
-    /// Closes the listeners of a Service that gives up its port, which another Service may want. Connections end too, as
-    /// in kube-proxy (`service_health.go`, `closeAll`): a load balancer that keeps one open would go on to be told that
-    /// the Service has endpoints here.
+    /// Closes the listeners and connections of a Service that gives up its port, which another Service may want.
     pub fn give_up(&mut self, service: &ServiceName, wanted: Option<HealthCheck>) {
         let port = wanted.map(|wanted| wanted.port);
         if self.services.get(service).is_some_and(|known| Some(known.port) != port) {
-            let known = self.services.remove(service);
-            let answerer = known.as_ref().map(|known| Arc::clone(&known.answerer));
-            // The listeners close first, so that at most one further connection of each is accepted.
-            drop(known);
-            if let Some(answerer) = answerer {
-                answerer.is_given_up.store(true, Ordering::SeqCst);
-                self.connections.end(answerer.id());
-            }
+            drop(self.services.remove(service));
         }
     }
 
@@ -134,16 +128,18 @@ impl HealthChecks {
             known.answerer.endpoints.set(wanted.local_ready);
             return;
         }
+        let (open, is_open) = watch::channel(());
         let answerer = Answerer {
             service: service.clone(),
             endpoints: Endpoints::default(),
             health: self.health.clone(),
-            is_given_up: AtomicBool::new(false),
+            is_open,
         };
         answerer.endpoints.set(wanted.local_ready);
         let new = CheckedService {
             port: wanted.port,
             answerer: Arc::new(answerer),
+            _open: open,
             listeners: BTreeMap::new(),
             failing: BTreeMap::new(),
         };

@@ -2,7 +2,7 @@
 
 use std::future::ready;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderName, X_CONTENT_TYPE_OPTIONS};
@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, Response, StatusCode};
 use serde::Serialize;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use tokio::net::TcpStream;
+use tokio::sync::watch;
 
 use crate::health::Health;
 use crate::http_server::connections::Progress;
@@ -26,15 +27,8 @@ pub(super) struct Answerer {
     pub(super) service: ServiceName,
     pub(super) endpoints: Endpoints,
     pub(super) health: Health,
-    /// The Service has no health check on its port any more.
-    pub(super) is_given_up: AtomicBool,
-}
-
-impl Answerer {
-    /// Returns a number that identifies the Service while its answers exist.
-    pub(super) fn id(self: &Arc<Self>) -> usize {
-        Arc::as_ptr(self).addr()
-    }
+    /// Closed when the Service gives up its port.
+    pub(super) is_open: watch::Receiver<()>,
 }
 
 /// Ready endpoints on this node, by the family of the address that a load balancer connects to.
@@ -102,10 +96,15 @@ fn indented(body: &ServiceHealthBody<'_>) -> String {
     written.ok().and_then(|()| String::from_utf8(text).ok()).unwrap_or_default()
 }
 
-/// Answers all requests on a connection.
+/// Answers all requests on a connection, until the Service gives up its port.
 pub(super) async fn answer(stream: TcpStream, answerer: Arc<Answerer>, progress: Arc<Progress>) {
     // On a dual-stack socket, IPv4 addresses are in their v4-mapped form.
     let Ok(own) = stream.local_addr() else { return };
     let asked_by = Family::of(own.ip().to_canonical());
-    serve(stream, progress, |_request| ready(answerer.response(asked_by))).await;
+    let mut is_open = answerer.is_open.clone();
+    tokio::select! {
+        () = serve(stream, progress, |_request| ready(answerer.response(asked_by))) => {}
+        // No value is ever sent.
+        _closed = is_open.changed() => {}
+    }
 }

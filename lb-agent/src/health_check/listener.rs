@@ -3,7 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nix::sys::socket::sockopt::Ipv6V6Only;
@@ -92,13 +91,10 @@ async fn accept(socket: Arc<TcpListener>, answerer: Arc<Answerer>, connections: 
     while let Ok((accepted, from)) = accept_one(&socket).await {
         let progress = Progress::begin();
         let task = tokio::spawn(answer(accepted, Arc::clone(&answerer), Arc::clone(&progress)));
-        let of = answerer.id();
+        // The address of the answerer identifies the Service: it is unique while the Service is listened for.
+        let of = Arc::as_ptr(&answerer).addr();
         let task = task.abort_handle();
         connections.admit(HttpConnection { of, from: from.ip(), progress, task });
-        // The connections of the Service may have been ended just before this one was admitted.
-        if answerer.is_given_up.load(Ordering::SeqCst) {
-            connections.end(of);
-        }
         // A request may already be waiting; it is read before the next connection is accepted.
         yield_now().await;
     }

@@ -134,17 +134,6 @@ impl Connections {
         all.push_back(new);
     }
 
-    /// Ends all connections of an owner.
-    pub(crate) fn end(&self, of: usize) {
-        self.all().retain(|connection| {
-            let stays = connection.of != of;
-            if !stays {
-                connection.task.abort();
-            }
-            stays
-        });
-    }
-
     fn all(&self) -> MutexGuard<'_, VecDeque<HttpConnection>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
