@@ -8,7 +8,7 @@ pub(super) mod rewrite;
 use crate::config::Settings;
 use crate::event::{DropReason, Redirect, Return, Translation, Verdict};
 use crate::flow::{Kind, Side, Tuple};
-use crate::forward::Scratch;
+use crate::forward::{Role, Scratch};
 use crate::packet::Packet;
 use crate::route::Route;
 use crate::tables::Tables;
@@ -49,6 +49,16 @@ pub struct Exit {
     pub route_back: Route,
     /// The addresses that an ICMP message gets (`icmp`). Any other packet gets those of the entry that it follows.
     pub icmp: Tuple,
+}
+
+impl Exit {
+    /// Sends the packet to the stack by the ingress of `lo` (ADR 0027), whose address is zeros.
+    #[inline(always)]
+    pub(super) const fn by_loopback(&mut self) {
+        self.to = ExitTo::StackAt;
+        self.route.device = Role::LOOPBACK;
+        self.route.hardware = [0; 3];
+    }
 }
 
 /// Whether a packet that comes in may have another exit than the stack. The fast path leaves such a packet to the whole

@@ -211,10 +211,8 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
         // A packet that goes to this host by `lo` has its route already.
         exit.to = ExitTo::Stack;
     } else {
-        // A backend at an address of this node is reached by the ingress of `lo` (ADR 0027), whose address is zeros.
-        exit.to = ExitTo::StackAt;
-        exit.route.device = Role::LOOPBACK;
-        exit.route.hardware = [0; 3];
+        // A backend at an address of this node is reached by the stack.
+        exit.by_loopback();
     }
     if is_first {
         begin.source = to.source;

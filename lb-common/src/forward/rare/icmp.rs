@@ -100,12 +100,10 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         host::find_delivery(packet, tables, flow, *role, exit)?;
     }
     let leaves = headers.key.side == Side::EGRESS && *role == Role::External;
-    // An error of this host about a reply took the route to the frontend. By the ingress of `lo` the stack sends it on by
-    // the route to the backend.
+    // An error of this host about a reply took the route to the frontend; the stack sends it on by the route to the
+    // backend.
     if leaves && flow.kind == Kind::FORWARD {
-        exit.to = ExitTo::StackAt;
-        exit.route.device = Role::LOOPBACK;
-        exit.route.hardware = [0; 3];
+        exit.by_loopback();
     }
     let replaces = leaves && matches!(flow.kind, Kind::REPLY | Kind::MASQUERADE);
     let shows_frontend = shows_frontend || replaces;
