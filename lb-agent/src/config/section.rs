@@ -59,7 +59,7 @@ impl Section {
         section
     }
 
-    /// Takes the entries of a mapping. Of a key that occurs twice the last value counts, as in kube-proxy.
+    /// Takes the entries of a mapping. The last value of a key that occurs twice counts, as in kube-proxy.
     fn fill(&mut self, entries: &[(String, YamlNode)]) {
         for (key, node) in entries {
             if let Some(earlier) = self.entries.insert(key.clone(), node.clone()) {

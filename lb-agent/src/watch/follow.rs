@@ -141,11 +141,12 @@ impl<O: Objects> Follow<O> {
                     Duration::ZERO
                 }
                 Ok(RequestEnd::Short) => {
+                    let before_list = self.watched_in_vain(&Failure::Short);
                     // A single short watch is normal: a server that restarts ends all watches.
-                    if self.fruitless + 1 >= SHORT {
+                    if self.fruitless >= SHORT {
                         self.view.stale(O::KIND, &Failure::Short.words(O::KIND));
                     }
-                    self.delay.next().max(self.watched_in_vain(&Failure::Short))
+                    self.delay.next().max(before_list)
                 }
                 Err(Failure::Closed) => return,
                 Err(failure) => {
@@ -196,9 +197,9 @@ impl<O: Objects> Follow<O> {
             ),
             Err(()) => return Err(Failure::WentBack),
         }
+        self.failed_streams = 0;
         // The order matters: status and metrics show the kind as complete no later than the events that the rest of the
         // agent acts on.
-        self.failed_streams = 0;
         self.unread.ended();
         self.view.synced(O::KIND);
         self.view.fresh(O::KIND);

@@ -25,6 +25,13 @@ fn bookmark(version: u32) -> String {
     event("BOOKMARK", &json!({ "metadata": { "resourceVersion": version.to_string() } }))
 }
 
+/// The bookmark that ends a streamed list.
+fn end_of_list(version: u32) -> String {
+    let end = json!({ "k8s.io/initial-events-end": "true" });
+    let metadata = json!({ "resourceVersion": version.to_string(), "annotations": end });
+    event("BOOKMARK", &json!({ "metadata": metadata }))
+}
+
 #[tokio::test]
 async fn an_object_that_cannot_be_read_stays_and_is_named() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
@@ -83,13 +90,9 @@ async fn objects_are_listed_again_when_watches_bring_nothing() {
 async fn outage_of_the_server_makes_no_watch_a_list_and_no_stream_a_page() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
         ("services", ..5 | 6..20) => Answer::status(503, "ServiceUnavailable", "starting"),
-        ("services", 5) => Answer::Ended(vec![
-            event("ADDED", &object("Service", "a", 5)),
-            json!({ "type": "BOOKMARK", "object": { "metadata": {
-                "resourceVersion": "5", "annotations": { "k8s.io/initial-events-end": "true" },
-            } } })
-            .to_string(),
-        ]),
+        ("services", 5) => {
+            Answer::Ended(vec![event("ADDED", &object("Service", "a", 5)), end_of_list(5)])
+        }
         ("services", 20) => Answer::Stream(vec![event("ADDED", &object("Service", "b", 6))]),
         _ => Answer::Hang,
     });
@@ -167,11 +170,8 @@ async fn a_list_may_take_longer_than_it_may_be_silent() {
         let script = Script::new(move |asked| match (asked.resource(), asked.count()) {
             ("services", 0) => {
                 let whole = if streams {
-                    let end = json!({ "type": "BOOKMARK", "object": { "metadata": {
-                        "resourceVersion": "5",
-                        "annotations": { "k8s.io/initial-events-end": "true" },
-                    }}});
-                    format!("{}\n{end}\n", event("ADDED", &object("Service", "a", 1)))
+                    let added = event("ADDED", &object("Service", "a", 1));
+                    format!("{added}\n{}\n", end_of_list(5))
                 } else {
                     list_of(&[object("Service", "a", 1)], 5)
                 };
