@@ -74,7 +74,7 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
     scratch: &mut Scratch,
 ) -> Step<()> {
     let settings = ready(tables)?;
-    let Scratch { headers, found, choice, begin, next, refusal, .. } = scratch;
+    let Scratch { headers, found, choice, begin, next, refusal, role, .. } = scratch;
     if is_translated(tables, headers, found) {
         return Err(Verdict::Pass(PassReason::Unchanged));
     }
@@ -84,6 +84,9 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
     let known = is_there && !life::is_expired(tables, settings, found);
     if known && follow::is_current(tables, settings, &found.flow, view, false) {
         return Ok(());
+    }
+    if !known && !is_of_host(tables, &headers.key.tuple.source, *role) {
+        return Err(Verdict::Pass(PassReason::NotOurs));
     }
     let located = locate(tables, settings, headers, choice);
     if located.is_ok()
@@ -112,6 +115,14 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
         *next = Next::First;
     }
     Ok(())
+}
+
+/// Whether a packet with this source, at an interface with this role, is one of this host. A container or virtual machine whose
+/// macvlan, ipvlan or macvtap is over the interface sends by it as well: to the programs its packets look like those of
+/// a process (`macvlan_queue_xmit` in `drivers/net/macvlan.c` leaves `skb->skb_iif` 0).
+#[inline(always)]
+pub(super) fn is_of_host<T: Tables>(tables: &T, source: &Ip, role: Role) -> bool {
+    role == Role::Host || source.is_loopback() || tables.address(source) & address::NODE != 0
 }
 
 /// Whether another interface has translated the packet already: its backend may be a frontend itself.

@@ -57,8 +57,12 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
 ) -> Step<()> {
     let Scratch { headers, quoted, found, exit, refusal, role, .. } = scratch;
     let goes_out = headers.key.side == Side::EGRESS;
-    let is_asked =
-        if goes_out { *role != Role::Pod && packet.is_from_host() } else { *role != Role::Host };
+    let is_asked = if goes_out {
+        let source = &headers.key.tuple.source;
+        *role != Role::Pod && packet.is_from_host() && host::is_of_host(tables, source, *role)
+    } else {
+        *role != Role::Host
+    };
     match message(&headers.view) {
         Message::Error => error(packet, tables, scratch),
         Message::Redirect if goes_out => redirect(packet, tables, headers, quoted, found),

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use super::step;
 use crate::addr::{Ip, Protocol};
-use crate::config::{Device, Settings};
+use crate::config::{Device, Settings, address};
 use crate::event::{Event, Hook, PassReason, Redirect, Return, Translation, Verdict};
 use crate::fake::{Bytes, Datagram, Fake, Home, Piece, Transport, at, ip, run, run_in, world};
 use crate::flow::Kind;
@@ -206,6 +206,7 @@ fn packet_of_a_process_keeps_its_source_where_its_backend_has_the_same_interface
         let mut tables = node(backend, local);
         let other = ip("192.168.9.10");
         tables.settings.node.own.add(&other);
+        tables.addresses.insert(at(chosen).ip, address::NODE);
         for device in tables.devices.values_mut() {
             device.source4 = other;
         }

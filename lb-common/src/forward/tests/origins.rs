@@ -5,7 +5,7 @@ use std::vec::Vec;
 use super::step;
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
-use crate::event::{DropReason, Event, Hook, PassReason, Return, Translation, Verdict};
+use crate::event::{DropReason, Event, Hook, PassReason, Redirect, Return, Translation, Verdict};
 use crate::fake::{Datagram, Fake, at, ip, run, world};
 use crate::flow::{Affinity, Client};
 use crate::service::{Flags, Service};
@@ -118,6 +118,22 @@ fn martian_sources_of_the_host_are_left_to_the_stack() {
     for (hook, from) in [(Hook::ExternalEgress, "127.0.0.1:1"), (Hook::HostEgress, "0.0.0.0:1")] {
         let (verdict, _) = by_host(hook, &Datagram::syn(from, world::CLUSTER4), &tables);
         assert_eq!(verdict, Verdict::Pass(PassReason::Martian), "{hook:?} {from}");
+    }
+}
+
+/// A virtual machine whose macvtap is over the node's card sends by it as well, as if it were a process.
+#[test]
+fn guest_over_a_card_of_the_node_is_no_process_of_it() {
+    let mut tables = Fake::node();
+    let service = tables.add_service(1, &[(world::LOCAL4, true)]);
+    tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    for (from, expected) in [
+        ("192.168.0.77:45000", Verdict::Pass(PassReason::NotOurs)),
+        ("192.168.0.10:45000", Verdict::Redirected(Redirect::FromHost)),
+    ] {
+        let (verdict, _) =
+            by_host(Hook::ExternalEgress, &Datagram::syn(from, world::CLUSTER4), &tables);
+        assert_eq!(verdict, expected, "{from}");
     }
 }
 
