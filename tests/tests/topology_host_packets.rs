@@ -2,22 +2,27 @@
 //! translated where they leave the node (ADR 0027).
 
 use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{
-    Rig, TARGET, answered_by, ask, different_servers, dropped, matrix, refused, servers,
+    Rig, TARGET, answered_by, ask, different_servers, dropped, matrix, refused, servers, until,
     until_within,
 };
-use lb_tests::topology::{Addresses, Family, Pod, Shape, Topology};
+use lb_tests::topology::{Addresses, Family, Node, Pod, Segment, Shape, Topology};
 use lb_tests::traffic::{Ask, Failure, Handmade, PAUSE, Protocol, pieces};
 use lb_tests::wait::wait_until;
+use serde_json::json;
 
 /// The deadline for the agent to follow a change.
 const SOON: Duration = Duration::from_secs(30);
+/// The deadline for the kernel to find a machine again.
+const A_MINUTE: Duration = Duration::from_mins(1);
+/// The networks of the ClusterIPs of a rig.
+const CLUSTER_IPS: [&str; 2] = ["10.96.0.0/16", "fd00:10:96::/112"];
 /// The deadline for what the kernel notifies; the agent checks on its own every 30 seconds.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
@@ -31,6 +36,7 @@ in_both_shapes!(
     large_datagrams_arrive_in_one_piece,
     node_port_is_served_on_this_node_and_on_others,
     without_a_default_route_every_frontend_is_reached,
+    frontend_in_a_network_of_the_node_needs_no_machine_that_answers_for_it,
     forwarding_switched_off_interrupts_only_for_a_moment,
 );
 
@@ -259,6 +265,66 @@ fn without_a_default_route_every_frontend_is_reached(shape: Shape) -> Result<()>
         drop(load.finish_without_loss()?);
     }
     Ok(())
+}
+
+/// An external IP in the node's network that no machine answers for, as on the node that announces it by ARP and NDP
+/// itself (`MetalLB`), and ClusterIPs behind a route that names only the interface.
+fn frontend_in_a_network_of_the_node_needs_no_machine_that_answers_for_it(
+    shape: Shape,
+) -> Result<()> {
+    let rig = without_hooks(shape, "")?;
+    let (node, other) = (rig.node(0)?, rig.node(1)?);
+    let vip = Segment::First.host(200)?;
+    let web = Service::new("web", 10)?.port(80, TARGET).external_ips(&vip.both());
+    let web = web.pods(&[rig.pod(0, 1)?, rig.pod(1, 1)?]);
+    rig.manifests().write(
+        "cidr",
+        &[json!({
+            "apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR",
+            "metadata": { "name": "services" }, "spec": { "cidrs": CLUSTER_IPS },
+        })],
+    )?;
+    rig.manifests().apply(&web)?;
+    for cidr in CLUSTER_IPS {
+        node.netns().ip(&format!("route add {cidr} dev eth0"))?;
+    }
+    for (family, protocol) in matrix() {
+        for to in [web.frontend(family), SocketAddr::new(vip.of(family), 80)] {
+            let question = Ask::new(protocol, to);
+            until(node, question, Result::is_ok)?;
+            let answer = ask(node, question)?;
+            ensure!(answer.peer == to, "{answer:?}");
+        }
+    }
+    // The kernel probes an entry in use.
+    let mut loads = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        let question = Ask::udp(SocketAddr::new(vip.of(family), 80));
+        loads.push(node.peer().load(question, false, PAUSE)?);
+        for state in ["PROBE", "DELAY"] {
+            wait_until(SOON, "the neighbour entry is probed, and stays", || {
+                let entry = neighbour(node, vip.of(family)).ok()?;
+                entry.contains(&format!("ff:ff:ff:ff:ff:ff {state}")).then_some(())
+            })?;
+        }
+    }
+    other.netns().ip(&format!("addr add {}/32 dev eth0", vip.v4))?;
+    other.netns().ip(&format!("addr add {}/128 dev eth0 nodad", vip.v6))?;
+    for ip in vip.both() {
+        wait_until(A_MINUTE, "the machine that has the address is found", || {
+            let entry = neighbour(node, ip).ok()?;
+            (entry.contains("lladdr") && !entry.contains("ff:ff:ff:ff:ff:ff")).then_some(())
+        })?;
+    }
+    for load in loads {
+        drop(load.finish_without_loss()?);
+    }
+    Ok(())
+}
+
+/// Returns the entry of an address in the node's neighbour table.
+fn neighbour(node: &Node, ip: IpAddr) -> Result<String> {
+    node.netns().tool("ip", &["neigh", "show", "to", &ip.to_string()])
 }
 
 /// Written at run time, both sysctls also clear the setting of `lo`. In three rounds the periodic check comes once at

@@ -1,11 +1,13 @@
-//! Prepares the network stack for packets of host processes (ADR 0027): a route to every frontend, and a loopback
-//! interface that accepts packets with a source address of this host.
+//! Prepares the network stack for packets of host processes (ADR 0027).
 //!
-//! Both belong to the network namespace. The earlier values are saved, and `lb-agent cleanup` restores them.
+//! They need a route to every frontend, a link-layer address for each that is looked for in a network of this node, and a
+//! loopback interface that accepts packets with a source address of this host. Settings and routes belong to the network
+//! namespace. The earlier values are saved, and `lb-agent cleanup` restores them. Neighbour entries end by themselves.
 
 mod error;
 mod forwarding;
 mod loopback;
+mod neighbours;
 mod routes;
 
 use std::path::{Path, PathBuf};
@@ -61,9 +63,22 @@ pub async fn open_loopback(
     Ok(())
 }
 
-/// Keeps the routes and the loopback interface as they must be, until the sender of frontends is dropped. As long as the
-/// frontends are not known, the routes of an earlier run stay.
+/// Keeps routes, neighbour entries and the loopback interface as they must be, until the sender of frontends is dropped.
+/// As long as the frontends are not known, the routes of an earlier run stay.
 pub async fn follow(
+    frontends: Receiver<Option<FrontendNetworks>>,
+    record: PathBuf,
+    serves_loopback: bool,
+) {
+    let for_neighbours = frontends.clone();
+    tokio::select! {
+        never = neighbours::follow(&for_neighbours) => match never {},
+        () = follow_settings(frontends, record, serves_loopback) => {}
+    }
+}
+
+/// Keeps the routes and the loopback interface.
+async fn follow_settings(
     mut frontends: Receiver<Option<FrontendNetworks>>,
     record: PathBuf,
     serves_loopback: bool,

@@ -5,7 +5,7 @@ use std::string::String;
 use std::vec::Vec;
 
 use super::{Bytes, Datagram, Fake, Home, assert_packet_eq, wrong_checksums};
-use crate::event::{Event, Hook, Verdict};
+use crate::event::{Event, Hook, Redirect, Verdict};
 use crate::forward::{Role, Scratch, egress, fast, ingress, whole};
 use crate::hash;
 use crate::l3::L3;
@@ -80,7 +80,19 @@ impl Fixture {
     }
 
     /// Adds a packet of bytes, with its expected outcome.
-    pub fn push(&mut self, hook: Hook, packet: Vec<u8>, verdict: Verdict, out: Option<Vec<u8>>) {
+    pub fn push(
+        &mut self,
+        hook: Hook,
+        packet: Vec<u8>,
+        verdict: Verdict,
+        mut out: Option<Vec<u8>>,
+    ) {
+        if verdict == Verdict::Redirected(Redirect::FromHost)
+            && let Some(link) = out.as_mut().and_then(|out| out.first_chunk_mut::<6>())
+        {
+            // The kernel writes the next hop's address after the program.
+            *link = [0; 6];
+        }
         self.steps.push(Step { hook, from_host: false, packet, verdict, out });
     }
 

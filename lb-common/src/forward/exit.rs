@@ -120,8 +120,7 @@ pub(super) fn leave<P: Packet>(
     let (done, verdict) = match exit.to {
         ExitTo::Stack if kind == Kind::HAIRPIN => return return_packet(packet, Return::Hairpin),
         ExitTo::Stack => return Verdict::Translated(what),
-        // The kernel finds the next hop and writes the link-layer header (`bpf_redirect_neigh`).
-        ExitTo::Device => return Verdict::Redirected(Redirect::FromHost),
+        ExitTo::Device => (clear_destination(packet), Redirect::FromHost),
         ExitTo::StackAt => (show(packet, &exit.route), Redirect::ToHost),
         ExitTo::NextHop => {
             let is_answer = matches!(kind, Kind::REPLY | Kind::UNMASQUERADE);
@@ -133,6 +132,14 @@ pub(super) fn leave<P: Packet>(
         Some(()) => Verdict::Redirected(verdict),
         None => Verdict::Drop(DropReason::RewriteFailed),
     }
+}
+
+/// Clears the destination of a frame whose next hop and link-layer header come from the kernel (`bpf_redirect_neigh`):
+/// that drops a frame with a broadcast address (`__bpf_redirect_neigh` in `net/core/filter.c`), which a neighbour entry
+/// of a frontend may have (ADR 0027).
+#[inline(always)]
+fn clear_destination<P: Packet>(packet: &mut P) -> Option<()> {
+    packet.write(0, [0; 6])
 }
 
 /// Addresses a frame to the interface at which the stack receives it.
