@@ -28,11 +28,28 @@ pub use standalone::{KubeconfigRole, KubeconfigVerb, Serve};
 
 /// Load balancer for Kubernetes Services: replaces kube-proxy with eBPF, beside any CNI.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100)]
+#[command(version, max_term_width = 100, args_override_self = true)]
 pub struct Cli {
     /// The command to run.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Parses the command line of this process. As in Kubernetes' components, an underscore in the name of a flag is a
+    /// hyphen, and the last of several values counts.
+    pub fn of_process() -> Self {
+        Self::parse_from(std::env::args_os().map(with_hyphens))
+    }
+}
+
+/// Replaces underscores in the name of a flag.
+fn with_hyphens(argument: OsString) -> OsString {
+    let Some(flag) = argument.to_str().and_then(|text| text.strip_prefix("--")) else {
+        return argument;
+    };
+    let (name, value) = flag.split_at(flag.find('=').unwrap_or(flag.len()));
+    format!("--{}{value}", name.replace('_', "-")).into()
 }
 
 /// The verbs.
@@ -199,6 +216,20 @@ mod tests {
     }
 
     #[test]
+    fn names_of_flags_may_have_underscores_and_last_value_counts() {
+        for (given, read) in [
+            ("--cluster_cidr=a_b", "--cluster-cidr=a_b"),
+            ("--bind_address", "--bind-address"),
+            ("--", "--"),
+            ("-v", "-v"),
+            ("a_b", "a_b"),
+        ] {
+            assert_eq!(with_hyphens(given.into()), read, "{given}");
+        }
+        assert_eq!(run(&["--bpf-dir=/a", "-v2", "--bpf-dir=/b", "-v=4"]).log.v, Some(4));
+    }
+
+    #[test]
     fn flags_are_listed_with_their_values() {
         let given = ["--map-size=flows=9", "--map-size=services=8", "-v4", "--bpf-dir=/d"];
         let flags = flags(["lb-agent", "run"].into_iter().chain(given).map(OsString::from));
@@ -254,6 +285,6 @@ mod tests {
         assert_eq!(under("Instead of running"), ["cleanup", "init-only", "write-config-to"]);
         assert!(under("").contains(&"bpf-dir") && under("").contains(&"help"));
         let heading = "kube-proxy's flags; with --config they are ignored";
-        assert_eq!(under(heading).len(), 17, "{:?}", under(heading));
+        assert_eq!(under(heading).len(), 18, "{:?}", under(heading));
     }
 }

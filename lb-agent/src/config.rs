@@ -68,6 +68,8 @@ pub struct Config {
     pub metrics: Setting<Option<SocketAddr>>,
     /// `mode`: selects the section whose `masqueradeAll` and `syncPeriod` count. The data path is eBPF in any case.
     pub mode: Setting<String>,
+    /// `featureGates.AllowServiceExternalIPs`: whether `spec.externalIPs` of Services are served.
+    pub external_ips: Setting<bool>,
     /// `clusterCIDR`, up to one of each family.
     pub cluster_cidr: Setting<Vec<IpNet>>,
     pub detect_local: Setting<DetectLocalMode>,
@@ -134,6 +136,7 @@ impl Default for Config {
             healthz: Setting::new(Some(SocketAddr::new(any, 10_256))),
             metrics: Setting::new(Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10_249))),
             mode: Setting::default(),
+            external_ips: Setting::new(true),
             cluster_cidr: Setting::default(),
             detect_local: Setting::default(),
             documents: 0,

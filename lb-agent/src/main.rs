@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use clap::Parser as _;
 use lb_agent::cli::{AffinityVerb, Cli, Command, ConfigVerb, Lb, LbList, MapVerb, ServiceVerb};
 use lb_agent::config::Config;
 use lb_agent::datapath::OpenError;
@@ -35,7 +34,7 @@ const UNREACHABLE: u8 = 3;
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
-    let command = Cli::parse().command;
+    let command = Cli::of_process().command;
     match execute(command) {
         Ok(code) => code,
         Err(error) => {
@@ -141,6 +140,8 @@ fn execute(command: Command) -> Result<ExitCode> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
 
     fn fails_with(arguments: &[&str]) -> (u8, String) {

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 
-use super::kube_proxy::{MODES, accepted, node_port_address};
+use super::kube_proxy::{
+    EXTERNAL_IPS_GATE, MODES, UNCHANGED_TCP_TIMEOUTS, accepted, node_port_address,
+};
 use super::{Config, DetectLocalMode, Setting, SettingOrigin, values};
 use crate::maps::MapShape;
 use crate::snapshot::address;
@@ -61,10 +63,9 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     let metrics = listener("metrics-bind-address", text, port.unwrap_or(10_249))?;
     t.flag(&mut config.metrics, "metrics-bind-address", metrics);
     t.flag(&mut config.metrics, "metrics-port", none_at_zero(port));
-    let cidr = proxy.cluster_cidr.as_ref().filter(|text| !text.is_empty());
-    let cidr: Option<Vec<IpNet>> = cidr.map(|text| values::cidr_pair(text)).transpose()?;
-    t.flag(&mut config.cluster_cidr, "cluster-cidr", cidr);
-    t.flag(&mut config.detect_local, "detect-local-mode", detect_local_mode(proxy)?);
+    let mode = detect_local_mode(proxy)?;
+    t.flag(&mut config.cluster_cidr, "cluster-cidr", cluster_cidr(proxy, mode)?);
+    t.flag(&mut config.detect_local, "detect-local-mode", mode);
     t.flag(
         &mut config.bridge_interface,
         "pod-bridge-interface",
@@ -86,6 +87,7 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     t.flag(&mut config.sync_period, "iptables-sync-period", period);
     t.flag(&mut config.oom_score_adj, "oom-score-adj", proxy.oom_score_adj);
     timeouts(t, config, proxy);
+    feature_gates(t, config, proxy);
     // Together with a file, the flag counts only if the file names no kubeconfig.
     let kubeconfig = run.kubeconfig_file().map(PathBuf::from);
     if config.kubeconfig.is_set() && kubeconfig.is_some() {
@@ -110,16 +112,47 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
 }
 
 fn timeouts(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
+    let unchanged = |time: Option<Duration>, unchanged: Duration| {
+        time.map(|time| if time.is_zero() { unchanged } else { time })
+    };
+    let all = &mut config.timeouts;
+    let [established, close_wait] = UNCHANGED_TCP_TIMEOUTS;
+    let open = unchanged(proxy.conntrack_tcp_timeout_established, established);
+    t.flag(&mut all.tcp_established, "conntrack-tcp-timeout-established", open);
+    let closed = unchanged(proxy.conntrack_tcp_timeout_close_wait, close_wait);
+    t.flag(&mut all.tcp_close_wait, "conntrack-tcp-timeout-close-wait", closed);
     // Zero counts as absent.
     let some = |time: Option<Duration>| time.filter(|time| !time.is_zero());
-    let all = &mut config.timeouts;
-    let open = some(proxy.conntrack_tcp_timeout_established);
-    t.flag(&mut all.tcp_established, "conntrack-tcp-timeout-established", open);
-    let closed = some(proxy.conntrack_tcp_timeout_close_wait);
-    t.flag(&mut all.tcp_close_wait, "conntrack-tcp-timeout-close-wait", closed);
     t.flag(&mut all.udp, "conntrack-udp-timeout", some(proxy.conntrack_udp_timeout));
     let stream = some(proxy.conntrack_udp_timeout_stream);
     t.flag(&mut all.udp_stream, "conntrack-udp-timeout-stream", stream);
+}
+
+fn feature_gates(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
+    let gates = proxy.feature_gates.iter().flatten();
+    let ignored = gates.clone().filter(|(name, _)| name != EXTERNAL_IPS_GATE);
+    let ignored =
+        ignored.map(|(name, _)| format!("--feature-gates: {name}: has no effect here, ignored"));
+    config.warnings.extend(ignored);
+    let allowed = gates.rev().find(|(name, _)| name == EXTERNAL_IPS_GATE).map(|(_, is_on)| *is_on);
+    t.flag(&mut config.external_ips, "feature-gates", allowed);
+}
+
+/// Returns the pod prefixes of the cluster. As in kube-proxy, a text that is not valid is an error only where the mode
+/// uses it.
+fn cluster_cidr(
+    proxy: &ProxyFlags,
+    mode: Option<DetectLocalMode>,
+) -> Result<Option<Vec<IpNet>>, String> {
+    let Some(text) = proxy.cluster_cidr.as_ref().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let is_used = mode.is_none_or(|mode| mode == DetectLocalMode::ClusterCidr);
+    match values::cidr_pair(text) {
+        Ok(pair) => Ok(Some(pair)),
+        Err(error) if is_used => Err(format!("--cluster-cidr: {error}")),
+        Err(_) => Ok(None),
+    }
 }
 
 /// Applies the flags that kube-proxy does not have: they take precedence over the file.

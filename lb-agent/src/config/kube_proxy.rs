@@ -1,8 +1,10 @@
 //! Reads `KubeProxyConfiguration` v1alpha1 (contract 8.1), fields without a meaning here included.
 //!
-//! A field that is empty, null or `0s` counts as absent: kubeadm writes all fields that way.
+//! A field that is empty, null or `0s` counts as absent: kubeadm writes all fields that way. The timeouts of TCP are null
+//! there, and `0s` has a meaning.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
@@ -20,6 +22,14 @@ pub(super) const MODES: [(&str, DetectLocalMode); 4] = [
 /// Words of `logging.format`, with their meaning.
 pub(super) const LOG_FORMATS: [(&str, LogFormat); 2] =
     [("text", LogFormat::Text), ("json", LogFormat::Json)];
+
+/// The feature gate (`pkg/features` of Kubernetes) of external IPs.
+pub(super) const EXTERNAL_IPS_GATE: &str = "AllowServiceExternalIPs";
+
+/// The timeouts of established and half-closed connections that the kernel has where kube-proxy leaves them unchanged,
+/// because its own is zero (`tcp_timeouts` in `net/netfilter/nf_conntrack_proto_tcp.c`).
+pub(super) const UNCHANGED_TCP_TIMEOUTS: [Duration; 2] =
+    [Duration::from_hours(5 * 24), Duration::from_mins(1)];
 
 /// The bit of the mark by which kube-proxy masquerades.
 const MASQUERADE_BIT: (&str, i64, i64) = ("masqueradeBit", 0, 31);
@@ -43,8 +53,12 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
             .word("mode", &modes)
             .map(|found| FileValue { value: found.value.to_owned(), location: found.location }),
     );
-    config.cluster_cidr.file(section.cidr_pair("clusterCIDR"));
-    config.detect_local.file(section.word("detectLocalMode", &MODES));
+    let detect_local = section.word("detectLocalMode", &MODES);
+    let mode = detect_local.as_ref().map_or(DetectLocalMode::ClusterCidr, |found| found.value);
+    config.detect_local.file(detect_local);
+    // As in kube-proxy, a text that is not valid is an error only where the mode uses it.
+    let is_used = mode == DetectLocalMode::ClusterCidr;
+    config.cluster_cidr.file(section.cidr_pair("clusterCIDR", is_used));
     section.sub("detectLocal", |section| {
         config.bridge_interface.file(section.text("bridgeInterface"));
         config.interface_name_prefix.file(section.text("interfaceNamePrefix"));
@@ -72,9 +86,12 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
         section.ignored_flags(&["flushFrequency", "vmodule", "options"]);
     });
     config.bind_hard_fail.file(section.flag("bindAddressHardFail"));
+    section.sub("featureGates", |section| {
+        config.external_ips.file(section.flag(EXTERNAL_IPS_GATE));
+        section.ignored_rest();
+    });
     section.ignored_flags(&[
         "enableProfiling",
-        "featureGates",
         "portRange",
         "showHiddenMetricsForVersion",
         "udpIdleTimeout",
@@ -127,8 +144,9 @@ fn modes_of_kube_proxy(config: &mut Config, section: &mut Section) {
 fn conntrack(config: &mut Config, section: &mut Section) {
     section.sub("conntrack", |section| {
         let timeouts = &mut config.timeouts;
-        timeouts.tcp_established.file(section.duration("tcpEstablishedTimeout"));
-        timeouts.tcp_close_wait.file(section.duration("tcpCloseWaitTimeout"));
+        let [established, close_wait] = UNCHANGED_TCP_TIMEOUTS;
+        timeouts.tcp_established.file(section.duration_or("tcpEstablishedTimeout", established));
+        timeouts.tcp_close_wait.file(section.duration_or("tcpCloseWaitTimeout", close_wait));
         timeouts.udp.file(section.duration("udpTimeout"));
         timeouts.udp_stream.file(section.duration("udpStreamTimeout"));
         section.ignored_flags(&["tcpBeLiberal"]);

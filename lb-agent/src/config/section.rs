@@ -109,6 +109,15 @@ impl Section {
         }
     }
 
+    /// Accepts all other keys, with a warning for each that is set.
+    pub(super) fn ignored_rest(&mut self) {
+        for (key, node) in std::mem::take(&mut self.entries) {
+            if node.value.is_set() {
+                self.ignored(&key, node.location);
+            }
+        }
+    }
+
     /// Validates integers that have no effect here, each with its least and greatest value; warns of each that is set.
     pub(super) fn integers(&mut self, keys: &[(&str, i64, i64)]) {
         for (key, low, high) in keys {
@@ -166,6 +175,13 @@ impl Section {
     pub(super) fn duration(&mut self, key: &str) -> Option<FileValue<Duration>> {
         let found = self.parse(key, "a duration such as 30s or 1h0m0s", values::duration);
         found.filter(|found| !found.value.is_zero())
+    }
+
+    /// Reads a duration in Go's notation, with another value in place of zero.
+    pub(super) fn duration_or(&mut self, key: &str, zero: Duration) -> Option<FileValue<Duration>> {
+        let found = self.parse(key, "a duration such as 30s or 1h0m0s", values::duration)?;
+        let value = if found.value.is_zero() { zero } else { found.value };
+        Some(FileValue { value, ..found })
     }
 
     /// Reads one of several words. YAML takes `on` and `off` without quotes for booleans, so these are converted back.
@@ -262,8 +278,20 @@ impl Section {
         })
     }
 
-    /// Reads up to one prefix of each family, separated by a comma.
-    pub(super) fn cidr_pair(&mut self, key: &str) -> Option<FileValue<Vec<IpNet>>> {
+    /// Reads up to one prefix of each family, separated by a comma. With `is_used` false, another text is dropped with a
+    /// warning.
+    pub(super) fn cidr_pair(&mut self, key: &str, is_used: bool) -> Option<FileValue<Vec<IpNet>>> {
+        if !is_used
+            && let Some(node) = self.entries.get(key)
+            && let YamlValue::Text(text) = &node.value
+            && !text.is_empty()
+            && values::cidr_pair(text).is_err()
+        {
+            let location = node.location;
+            drop(self.entries.remove(key));
+            self.ignored(key, location);
+            return None;
+        }
         let allowed = "a prefix, or one of each family separated by a comma";
         self.parse(key, allowed, values::cidr_pair)
     }

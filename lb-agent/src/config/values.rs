@@ -18,6 +18,12 @@ pub fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
+/// Parses a feature gate with its value: `AllowServiceExternalIPs=false`.
+pub fn gate(text: &str) -> Result<(String, bool), String> {
+    let (name, value) = text.split_once('=').ok_or("write GATE=true or GATE=false")?;
+    Ok((name.trim().to_owned(), boolean(value.trim())?))
+}
+
 /// Parses a duration in Go's notation: `1h30m`, `500ms`, `0`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     // Go accepts a zero without a unit.

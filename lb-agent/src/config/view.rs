@@ -48,6 +48,7 @@ impl Config {
         };
         vec![
             plain("mode", &self.mode),
+            plain("featureGates.AllowServiceExternalIPs", &self.external_ips),
             plain("hostnameOverride", &self.hostname),
             plain("bindAddress", &self.bind_address),
             plain("bindAddressHardFail", &self.bind_hard_fail),

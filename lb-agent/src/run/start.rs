@@ -52,6 +52,7 @@ pub(super) fn tracker(config: &Config, node: &str) -> Tracker {
     Tracker::new(NodeContext {
         bound: Some(config.bind_address.value).filter(|ip| !ip.is_unspecified()),
         service_proxy_name: config.service_proxy_name.value.as_deref().map(Arc::from),
+        ignores_external_ips: !config.external_ips.value,
         ..NodeContext::named(node)
     })
 }

@@ -110,6 +110,8 @@ pub struct NodeContext {
     /// Selects the Services to serve: those with this value of the proxy-name label. With `None`, those without the
     /// label.
     pub service_proxy_name: Option<Arc<str>>,
+    /// The feature gate `AllowServiceExternalIPs` is off.
+    pub ignores_external_ips: bool,
 }
 
 impl NodeContext {
@@ -118,17 +120,18 @@ impl NodeContext {
         Self { name: Arc::from(name), ..Self::default() }
     }
 
-    /// Returns a copy with the facts of the Node object. Without an object, only the name and the node IPs stay, and a
-    /// family of which the object names no address keeps its node IP.
+    /// Returns a copy with the facts of the Node object. Without an object, everything stays as it was, and a family of
+    /// which the object names no address keeps its node IP.
     #[must_use]
     pub fn with(&self, node: Option<&NodeSpec>) -> Self {
         Self {
             name: Arc::clone(&self.name),
-            zone: node.and_then(|node| node.zone.clone()),
+            zone: node.map_or_else(|| self.zone.clone(), |node| node.zone.clone()),
             ipv4: node.and_then(|node| node.ip(Family::V4)).or(self.ipv4),
             ipv6: node.and_then(|node| node.ip(Family::V6)).or(self.ipv6),
             bound: self.bound,
             service_proxy_name: self.service_proxy_name.clone(),
+            ignores_external_ips: self.ignores_external_ips,
         }
     }
 

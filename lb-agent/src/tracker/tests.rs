@@ -210,9 +210,13 @@ fn the_zone_of_the_node_concerns_services_with_zone_hints_only() {
     assert_eq!(taken(&mut tracker), ["b 2"]);
     assert_eq!(tracker.context().zone.as_deref(), Some("z1"));
     assert_eq!(apply(&mut tracker, [node(Some("z1"), "192.168.0.1")]), [Effect::Nothing]);
+    // A Node that is missing for a moment must not move traffic to other zones.
     assert_eq!(apply(&mut tracker, [Event::NodeDeleted("here".into())]), [Effect::Node]);
-    assert_eq!(taken(&mut tracker), ["b 2"]);
+    assert_eq!(taken(&mut tracker), [""; 0]);
     assert_eq!(tracker.node(), None);
+    assert_eq!(tracker.context().zone.as_deref(), Some("z1"));
+    assert_eq!(apply(&mut tracker, [node(None, "192.168.0.1")]), [Effect::Node]);
+    assert_eq!(taken(&mut tracker), ["b 2"]);
 }
 
 #[test]

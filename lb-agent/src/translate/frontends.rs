@@ -62,8 +62,10 @@ impl ServiceAddresses {
         for ip in vips {
             found.add(FrontendKind::LoadBalancer, ip, external_local);
         }
-        for ip in of_family(&spec.external_ips) {
-            found.add(FrontendKind::ExternalIp, ip, external_local);
+        if !node.ignores_external_ips {
+            for ip in of_family(&spec.external_ips) {
+                found.add(FrontendKind::ExternalIp, ip, external_local);
+            }
         }
         found.addresses.sort_unstable();
         found

@@ -7,13 +7,12 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 pub struct IgnoredFlags(pub Vec<&'static str>);
 
 /// Name of the flag, and whether it takes no value.
-const IGNORED: [(&str, bool); 32] = [
+const IGNORED: [(&str, bool); 31] = [
     ("boot-id-file", false),
     ("config-sync-period", false),
     ("conntrack-max-per-core", false),
     ("conntrack-min", false),
     ("conntrack-tcp-be-liberal", true),
-    ("feature-gates", false),
     ("iptables-masquerade-bit", false),
     ("iptables-min-sync-period", false),
     ("ipvs-exclude-cidrs", false),

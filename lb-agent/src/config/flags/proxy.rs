@@ -70,6 +70,9 @@ pub struct ProxyFlags {
     /// Idle timeout of answered UDP flows.
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub conntrack_udp_timeout_stream: Option<Duration>,
+    /// Feature gates; only AllowServiceExternalIPs has an effect: with false, external IPs of Services are not served.
+    #[arg(long, value_name = "GATE=BOOL", value_delimiter = ',', value_parser = values::gate)]
+    pub feature_gates: Option<Vec<(String, bool)>>,
     /// Accepted, without effect.
     #[command(flatten)]
     pub ignored_flags: IgnoredFlags,

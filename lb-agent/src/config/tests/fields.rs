@@ -5,7 +5,7 @@ use super::*;
 use crate::config::migrate::migrate;
 
 /// Every field with a value that is not its default, as a file writes it.
-const FIELDS: [(&str, &str); 58] = [
+const FIELDS: [(&str, &str); 59] = [
     ("bindAddress", "10.0.0.9"),
     ("bindAddressHardFail", "true"),
     ("clientConnection.acceptContentTypes", "application/json"),
@@ -26,7 +26,8 @@ const FIELDS: [(&str, &str); 58] = [
     ("detectLocal.interfaceNamePrefix", "cali"),
     ("detectLocalMode", "NodeCIDR"),
     ("enableProfiling", "true"),
-    ("featureGates", "{A: true}"),
+    ("featureGates.AllowServiceExternalIPs", "false"),
+    ("featureGates.Other", "true"),
     ("healthzBindAddress", "127.0.0.1:7"),
     ("hostnameOverride", "node-z"),
     ("iptables.localhostNodePorts", "true"),

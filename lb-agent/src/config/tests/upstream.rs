@@ -107,7 +107,7 @@ fn kube_proxys_flags_count_without_a_file() {
         "--masquerade-all",
         "--healthz-bind-address=",
         "--nodeport-addresses=192.168.0.0/16,localhost",
-        "--conntrack-tcp-timeout-established=0s",
+        "--conntrack-udp-timeout-stream=0s",
         "--ipvs-strict-arp",
         "--profiling=true",
         "--feature-gates",
@@ -162,4 +162,46 @@ fn file_disables_flags_of_kube_proxy_but_not_of_the_agent() {
         "--proxy-mode: has no effect here, ignored",
     ];
     assert_eq!(config.warnings, expected);
+}
+
+#[test]
+fn gate_of_external_ips_counts_in_file_and_flag() {
+    assert!(flags(&[]).unwrap().external_ips.value);
+    let parsed = file("featureGates: {AllowServiceExternalIPs: false, Other: true}").unwrap();
+    assert!(!parsed.external_ips.value);
+    assert!(names_only(&parsed, "featureGates.Other"), "{:?}", parsed.warnings);
+    let given = flags(&["--feature-gates=Other=true,AllowServiceExternalIPs=F"]).unwrap();
+    assert!(!given.external_ips.value);
+    assert!(names_only(&given, "--feature-gates: Other"), "{:?}", given.warnings);
+    let wrong = Cli::try_parse_from(["lb-agent", "run", "--feature-gates=Other"]);
+    assert!(wrong.unwrap_err().to_string().contains("write GATE=true"));
+}
+
+fn names_only(config: &Config, what: &str) -> bool {
+    matches!(&*config.warnings, [warning] if warning.contains(what))
+}
+
+#[test]
+fn zero_leaves_the_kernels_timeouts_of_tcp() {
+    let timeouts = |config: Config| {
+        let all = config.timeouts;
+        [all.tcp_established, all.tcp_close_wait, all.udp].map(|setting| setting.value.as_secs())
+    };
+    let zeros = "conntrack: {tcpEstablishedTimeout: 0s, tcpCloseWaitTimeout: 0s, udpTimeout: 0s}";
+    assert_eq!(timeouts(file(zeros).unwrap()), [432_000, 60, 30]);
+    let zeros = ["--conntrack-tcp-timeout-established=0", "--conntrack-udp-timeout=0"];
+    assert_eq!(timeouts(flags(&zeros).unwrap()), [432_000, 3_600, 30]);
+    assert_eq!(timeouts(file("conntrack: {tcpCloseWaitTimeout: null}").unwrap())[1], 3_600);
+}
+
+#[test]
+fn prefixes_of_the_cluster_are_checked_where_they_are_used() {
+    const PAIR: &str = "10.244.0.0/16,10.245.0.0/16";
+    assert!(file(&format!("clusterCIDR: {PAIR}")).is_err());
+    let other = file(&format!("clusterCIDR: {PAIR}\ndetectLocalMode: NodeCIDR")).unwrap();
+    assert!(other.cluster_cidr.value.is_empty());
+    assert!(names_only(&other, "clusterCIDR: has no effect here"), "{:?}", other.warnings);
+    let cidr = format!("--cluster-cidr={PAIR}");
+    assert!(flags(&[&cidr]).is_err());
+    assert!(flags(&[&cidr, "--detect-local-mode=NodeCIDR"]).is_ok());
 }
