@@ -1,9 +1,9 @@
 //! Flows that are over and give their tuple up to a new one.
 
-use crate::flow::{Entry, Flow, FlowKey};
+use crate::flow::{Entry, Flow, FlowKey, Kind};
 use crate::forward::choose::SECOND;
-use crate::forward::life;
-use crate::tables::{Flows, Node};
+use crate::forward::life::{self, tiers};
+use crate::tables::{Clock, Flows, Node};
 
 /// Nanoseconds of silence after which the port of a transient flow is free: no such flow lives longer unanswered.
 pub(super) const STALE: u64 = 60 * SECOND;
@@ -13,7 +13,7 @@ pub(super) const STALE: u64 = 60 * SECOND;
 /// A transient flow is over once it is closed by both ends, reset, or silent for long; a protected one once it is
 /// idle for longer than any such flow lives. `other`: room for the entry of the other direction.
 #[inline(always)]
-pub(in crate::forward) fn is_over<T: Flows + Node>(
+pub(in crate::forward) fn is_over<T: Clock + Flows + Node>(
     tables: &T,
     key: &FlowKey,
     reply: &mut Flow,
@@ -74,7 +74,7 @@ pub(super) fn last_seen<T: Flows>(
 ///
 /// VERIFIER: a function of its own, so that its stack is not added to that of its callers.
 #[inline(never)]
-pub(super) fn end_idle<T: Flows + Node>(
+pub(super) fn end_idle<T: Clock + Flows + Node>(
     tables: &T,
     key: &FlowKey,
     reply: &mut Flow,
@@ -89,6 +89,11 @@ pub(super) fn end_idle<T: Flows + Node>(
     let Some(settings) = tables.settings() else { return false };
     if idle < u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND {
         return false;
+    }
+    if reply.kind == Kind::UNMASQUERADE {
+        // The client may still send, without an answer: its next packet gets another source.
+        tiers::release_masqueraded(tables, key, reply, other);
+        key.write_opposite(reply, &mut other.key);
     }
     // The entry that the client's packets meet goes first and the reply last, as in a sweep (ADR 0009).
     tables.remove_flow(&other.key);

@@ -74,6 +74,25 @@ fn flow_of_a_client_with_all_ports_gives_its_own_up() {
     assert_eq!(of_lost(&tables).len(), 4);
 }
 
+/// A backend that is gone for longer than an answered flow may be idle: the client's packets reach the node, and none
+/// leaves it.
+#[test]
+fn client_that_sends_in_vain_gets_another_port_for_one_that_was_taken() {
+    let clients = |port: u16| Ip::v4([198, 51, (port >> 8) as u8, port as u8]);
+    let tables = crowded(Protocol::UDP, clients);
+    let now = tables.clock.get() + 121 * SECOND;
+    tables.clock.set(now);
+    for flow in tables.flows.borrow_mut().values_mut().filter(|flow| flow.kind == Kind::FORWARD) {
+        flow.seen = now - SECOND;
+    }
+    let (verdict, port) = send(&tables, Protocol::UDP, at("203.0.113.50:40000"));
+    assert_eq!(verdict, MASQUERADE);
+    let lost = Endpoint::new(clients(port), Port::new(port));
+    let (verdict, another) = send(&tables, Protocol::UDP, lost);
+    assert_eq!(verdict, MASQUERADE, "never with the client's own address");
+    assert_ne!(another, port);
+}
+
 #[test]
 fn clients_with_few_ports_each_keep_them() {
     let tables = crowded(Protocol::UDP, |port| Ip::v4([198, 51, (port >> 8) as u8, port as u8]));
