@@ -5,7 +5,6 @@ use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::os::fd::{AsFd as _, BorrowedFd};
 
-use aya::Pod;
 use aya::maps::{HashMap, MapData};
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4};
 use lb_common::maps::name;
@@ -185,10 +184,23 @@ impl FlowMaps<'_> {
     fn take_from(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
         let (map4, map6, [name4, name6]) = *self.of(table);
         if key.is_v4() {
-            let flow = take(map4, &Raw(FlowKey4::of(key)), name4)?;
-            return Ok(flow.map(|flow| flow.0.whole()));
+            let key = Raw(FlowKey4::of(key));
+            let flow = walk::take(map4.data(), &key).map_err(batched(name4))?;
+
+            return Ok(flow.map(|flow: Raw<Flow4>| flow.0.whole()));
         }
-        Ok(take(map6, &Raw(*key), name6)?.map(|flow| flow.0))
+        let flow = walk::take(map6.data(), &Raw(*key)).map_err(batched(name6))?;
+        Ok(flow.map(|flow: Raw<Flow>| flow.0))
+    }
+
+    /// Removes an entry from both kinds of tables, unless a packet has renewed it since it was read.
+    pub fn forget(&self, key: &FlowKey, read: &Flow) -> Result<()> {
+        if let Some(taken) = self.take(key)?
+            && taken != *read
+        {
+            return self.restore(key, &taken);
+        }
+        self.take_copy(key, read.seen)
     }
 
     /// Restores an entry that was removed, unless a packet has recreated it, or the map has become full.
@@ -232,18 +244,5 @@ impl FlowMaps<'_> {
             }
             Ok(()) | Err(_) => Ok(()),
         }
-    }
-}
-
-fn take<K: Pod, V: Pod + Default>(
-    from: &HashMap<MapData, K, V>,
-    key: &K,
-    map: &'static str,
-) -> Result<Option<V>> {
-    let mut value = V::default();
-    match syscall::take(from.data().fd().as_fd(), key, &mut value) {
-        Ok(()) => Ok(Some(value)),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
-        Err(source) => Err(batched(map)(source)),
     }
 }

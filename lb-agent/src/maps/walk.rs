@@ -59,6 +59,16 @@ pub(crate) fn count<K: Pod, V: Pod>(map: &MapData, zero: (K, V)) -> io::Result<u
     Ok(count)
 }
 
+/// Removes an entry, and returns its value at that moment; `None` if it does not exist.
+pub(crate) fn take<K: Pod, V: Pod + Default>(map: &MapData, key: &K) -> io::Result<Option<V>> {
+    let mut value = V::default();
+    match syscall::take(map.fd().as_fd(), key, &mut value) {
+        Ok(()) => Ok(Some(value)),
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes entries; some may no longer exist.
 pub(crate) fn remove<K: Pod>(map: &MapData, keys: &[K]) -> io::Result<()> {
     let fd: BorrowedFd<'_> = map.fd().as_fd();

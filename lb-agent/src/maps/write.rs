@@ -7,7 +7,7 @@ use aya::maps::MapError;
 use aya::maps::lpm_trie::Key;
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings};
-use lb_common::flow::Client;
+use lb_common::flow::{Affinity, Client};
 use lb_common::hash::{self, LineOfPorts};
 use lb_common::maps::name;
 use lb_common::service::Backend;
@@ -60,6 +60,24 @@ impl Maps {
                     known.filter(|client| services.contains(&client.service)).collect();
                 self.remove_affinities(&theirs)
             }
+        }
+    }
+
+    /// Removes a client from `AFFINITY`, unless a packet has renewed its entry since `seen` (nanoseconds of
+    /// `CLOCK_MONOTONIC`). Returns whether it was removed.
+    pub fn remove_affinity(&self, client: &Client, seen: u64) -> Result<bool> {
+        let map = self.affinity.data();
+        let taken: Option<Raw<Affinity>> =
+            walk::take(map, &Raw(*client)).map_err(batched(name::AFFINITY))?;
+        let Some(Raw(taken)) = taken else { return Ok(false) };
+        if taken.seen == seen {
+            return Ok(true);
+        }
+        match syscall::update(map.fd().as_fd(), &Raw(*client), &Raw(taken), walk::NO_EXIST) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
+                Err(batched(name::AFFINITY)(error))
+            }
+            Ok(()) | Err(_) => Ok(false),
         }
     }
 

@@ -1,5 +1,6 @@
 //! `ct list` and `ct flush`: the flow entries of translated packets.
 
+use std::collections::HashSet;
 use std::io::Write;
 use std::path::Path;
 
@@ -14,7 +15,7 @@ use super::print::{Row, Tone};
 use super::services::{matches, unknown};
 use crate::cli::{FlowFilter, Format, Scope};
 use crate::datapath::open;
-use crate::maps::Maps;
+use crate::maps::{FlowMaps, Maps};
 use crate::state_file::StateFile;
 use crate::syscall::monotonic;
 use crate::words;
@@ -73,23 +74,55 @@ pub fn list(
 pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let state_file = StateFile::read(bpf_dir);
-    // The entries that a client's packets meet come last. If they were removed first, the client's next packet would
-    // recreate one beside the other entries of its flow, which would then be removed without it.
-    let (mut others, mut first) = (Vec::new(), Vec::new());
+    let (mut forwards, mut others) = (Vec::new(), HashSet::new());
     let is_meant = |key: &FlowKey, flow: &Flow| is_meant(filter, &state_file, key, flow);
     maps.flows().each(is_meant, |key, flow| {
         if flow.is_forward() {
-            first.push(*key);
+            forwards.push(*key);
         } else {
-            others.push(*key);
+            others.insert(*key);
         }
         Ok::<(), Error>(())
     })?;
-    let count = others.len() + first.len();
+    let count = others.len() + forwards.len();
     unknown_service(&maps, &state_file, filter, count == 0)?;
-    maps.flows().remove(&others)?;
-    maps.flows().remove(&first)?;
+    for key in &forwards {
+        for other in forget(&maps.flows(), key)? {
+            others.remove(&other);
+        }
+    }
+    // These belong to no flow that was found: own connections, and what flows have left behind.
+    for key in &others {
+        if let Some(flow) = maps.flows().get(key)? {
+            maps.flows().forget(key, &flow)?;
+        }
+    }
     Ok(format!("deleted {count} flow entries\n"))
+}
+
+/// Removes the entries of one flow, and returns the keys of those beside the forward one.
+///
+/// The forward entry is removed first. A client's packet that comes meanwhile begins the flow again, with transient
+/// entries; what it renewed stays, so that no answer is left untranslated.
+fn forget(flows: &FlowMaps<'_>, key: &FlowKey) -> Result<Vec<FlowKey>, Error> {
+    let Some(flow) = flows.get(key)? else { return Ok(Vec::new()) };
+    let mut others = vec![key.opposite(&flow)];
+    if flow.flags & Flow::MASQUERADED != 0 {
+        let masquerade = FlowKey::new(flow.to, key.protocol, Side::EGRESS);
+        others.push(masquerade);
+        if let Some(found) = flows.get(&masquerade)?.filter(Flow::is_masquerade) {
+            others.push(masquerade.opposite(&found));
+        }
+    }
+    let mut read = Vec::new();
+    for other in &others {
+        read.extend(flows.get(other)?.map(|flow| (*other, flow)));
+    }
+    flows.remove(&[*key])?;
+    for (key, flow) in &read {
+        flows.forget(key, flow)?;
+    }
+    Ok(others)
 }
 
 /// Reports whether the flow of an entry matches the filter.

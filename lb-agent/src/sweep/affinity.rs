@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use lb_common::flow::Client;
 use lb_common::service::{Service, ServiceId};
 
 use crate::maps::{Error, Maps};
@@ -20,13 +19,14 @@ pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
         let timeout = Duration::from_secs(timeouts.get(&service).copied().unwrap_or(0).into());
         now.saturating_sub(Duration::from_nanos(seen)) >= timeout
     };
-    let over: Vec<Client> = known
-        .into_iter()
-        .filter(|(client, affinity)| is_over(client.service, affinity.seen))
-        .map(|(client, _)| client)
-        .collect();
-    maps.remove_affinities(&over)?;
-    Ok(over.len())
+    let mut removed = 0;
+    for (client, affinity) in known {
+        // A client may return at any moment.
+        if is_over(client.service, affinity.seen) && maps.remove_affinity(&client, affinity.seen)? {
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 /// Returns the affinity timeout of each service. A draining frontend has none, but others of its service may.

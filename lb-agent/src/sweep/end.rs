@@ -64,6 +64,14 @@ pub(super) fn end<E: Entries>(
     if !lifetimes.is_over(key, &flow, opposite.as_ref(), now.as_nanos() as u64) {
         return Ok(0);
     }
+    // What the flow has beside its two ends is judged with them: a packet that comes later may use it.
+    let masquerade = if flow.flags & Flow::MASQUERADED == 0 {
+        None
+    } else {
+        let tuple = if flow.is_answer() { key.tuple.reversed() } else { flow.to };
+        let masquerade = FlowKey::new(tuple, key.protocol, Side::EGRESS);
+        entries.entry(&masquerade)?.map(|flow| (masquerade, flow))
+    };
     let entry = (*key, flow);
     // The forward entry is removed first: a request that found it without its reply entry would get an answer that is
     // not translated back.
@@ -83,13 +91,14 @@ pub(super) fn end<E: Entries>(
     } else if !flow.is_answer() {
         return Ok(0);
     }
-    if let Some((key, _)) = &second {
-        removed += usize::from(remove(entries, key)?.is_some());
+    if let Some((key, judged)) = &second {
+        if !remove(entries, key, judged)? {
+            return Ok(removed);
+        }
+        removed += 1;
     }
-    if flow.flags & Flow::MASQUERADED != 0 {
-        let tuple = if flow.is_answer() { key.tuple.reversed() } else { flow.to };
-        let masquerade = FlowKey::new(tuple, key.protocol, Side::EGRESS);
-        removed += take_masquerade(entries, &masquerade)?;
+    if let Some((key, judged)) = &masquerade {
+        removed += take_masquerade(entries, key, judged)?;
     }
     Ok(removed)
 }
@@ -104,32 +113,40 @@ fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result
         return Ok(0);
     }
     if is_masquerade {
-        return take_masquerade(entries, key);
+        return take_masquerade(entries, key, flow);
     }
-    Ok(usize::from(remove(entries, key)?.is_some()))
+    Ok(usize::from(remove(entries, key, flow)?))
 }
 
 /// Removes a masquerade entry and the entry of its answers, unless that belongs to another flow by now.
-fn take_masquerade<E: Entries>(entries: &E, masquerade: &FlowKey) -> Result<usize, Error> {
-    let Some(taken) = remove(entries, masquerade)? else { return Ok(0) };
-    if taken.to.source == Ip::UNSPECIFIED {
+fn take_masquerade<E: Entries>(
+    entries: &E,
+    masquerade: &FlowKey,
+    judged: &Flow,
+) -> Result<usize, Error> {
+    if !remove(entries, masquerade, judged)? {
+        return Ok(0);
+    }
+    if judged.to.source == Ip::UNSPECIFIED {
         return Ok(1);
     }
-    let answers = masquerade.opposite(&taken);
+    let key = masquerade.opposite(judged);
     // The tuple may have been given to another flow since.
-    let is_own =
-        entries.entry(&answers)?.is_some_and(|found| found.to.is_reverse_of(&masquerade.tuple));
-    let removed = is_own && remove(entries, &answers)?.is_some();
-    Ok(1 + usize::from(removed))
+    let answers = entries.entry(&key)?.filter(|it| it.to.is_reverse_of(&masquerade.tuple));
+    let Some(answers) = answers else { return Ok(1) };
+    Ok(1 + usize::from(remove(entries, &key, &answers)?))
 }
 
-/// Removes a protected entry and its older copy, and returns the entry's value at that moment.
-fn remove<E: Entries>(entries: &E, key: &FlowKey) -> Result<Option<Flow>, Error> {
-    let taken = entries.take(key)?;
-    if let Some(flow) = &taken {
-        entries.take_copy(key, flow.seen)?;
+/// Removes a protected entry and its older copy. An entry that a packet has changed since it was judged stays, and so
+/// does an entry in the transient table that a packet began behind it.
+fn remove<E: Entries>(entries: &E, key: &FlowKey, judged: &Flow) -> Result<bool, Error> {
+    let Some(taken) = entries.take(key)? else { return Ok(false) };
+    if taken != *judged {
+        entries.restore(key, &taken)?;
+        return Ok(false);
     }
-    Ok(taken)
+    entries.take_copy(key, judged.seen)?;
+    Ok(true)
 }
 
 #[cfg(test)]

@@ -181,6 +181,45 @@ fn flow_that_is_over_leaves_no_copy() {
     }
 }
 
+/// The backend's packet comes before each call in turn: the entry that it renews is never removed.
+#[test]
+fn reply_that_is_renewed_meanwhile_stays() {
+    for flow in over() {
+        let [front, (reply, _), ..] = flow[..] else { panic!("{flow:?}") };
+        for call in 0..8 {
+            let table = Table { front: reply, ..Table::new(&flow, call) };
+            let _went: usize = end(&table, &front.0, &Lifetimes::default(), NOW).unwrap();
+            // A packet after the last call finds no entry to renew.
+            let comes_too_late = table.left.get() < u32::MAX / 2;
+            let left = table.entries.into_inner();
+            let renewed = left.get(&reply).map(|flow| flow.seen);
+            assert!(
+                renewed.is_none_or(|seen| seen == NOW.as_nanos() as u64) || comes_too_late,
+                "call {call}: {left:?}"
+            );
+            if call < 4 {
+                assert!(renewed.is_some(), "call {call}: {left:?}");
+            }
+        }
+    }
+}
+
+/// The flow began again behind the reply entry that a packet of the backend then renewed.
+#[test]
+fn reply_that_began_again_behind_a_renewed_one_stays() {
+    for flow in over() {
+        let [front, (reply, value), ..] = flow[..] else { panic!("{flow:?}") };
+        // The calls until the forward entry has been taken: two reads, and one more of a masquerade.
+        let call = if value.flags & Flow::MASQUERADED == 0 { 3 } else { 4 };
+        let table = Table { front: reply, ..Table::new(&flow, call) };
+        let mut began = value;
+        began.seen = NOW.as_nanos() as u64 - 1;
+        table.copies.borrow_mut().insert(reply, began);
+        let _went: usize = end(&table, &front.0, &Lifetimes::default(), NOW).unwrap();
+        assert_eq!(table.copies.into_inner().get(&reply), Some(&began), "{flow:?}");
+    }
+}
+
 /// A packet began the flow again in the transient table after its forward entry had been taken.
 #[test]
 fn flow_that_began_again_stays() {

@@ -8,7 +8,7 @@ mod tests;
 
 pub(in crate::forward) use self::masquerade::masquerade;
 pub(in crate::forward) use self::over::is_over;
-use self::over::{STALE, end_idle, last_seen};
+use self::over::{STALE, end_idle, end_idle_masquerade, last_seen};
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
@@ -297,8 +297,13 @@ fn try_port<P: Packet, T: Tables>(
         tables.count(Event::PortTaken);
         let Pair { reply, occupant, occupant_opposite, .. } = pair;
         let crowds = crowd::has_another(search, &reply.key, occupant);
+        let (key, now) = (&reply.key, reply.flow.seen);
         let may_go = !occupant.is_protected()
-            || end_idle(tables, &reply.key, occupant, reply.flow.seen, occupant_opposite)
+            || if occupant.kind == Kind::UNMASQUERADE {
+                end_idle_masquerade(tables, key, occupant, now, occupant_opposite)
+            } else {
+                end_idle(tables, key, occupant, now, occupant_opposite)
+            }
             || crowds;
         // The other direction may have been seen later, never earlier, so only a flow that may be the oldest needs its
         // lookup.

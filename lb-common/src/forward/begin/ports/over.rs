@@ -1,6 +1,6 @@
 //! Flows that are over and give their tuple up to a new one.
 
-use crate::flow::{Entry, Flow, FlowKey, Kind};
+use crate::flow::{Entry, Flow, FlowKey};
 use crate::forward::choose::SECOND;
 use crate::forward::life::{self, tiers};
 use crate::tables::{Clock, Flows, Node};
@@ -13,7 +13,7 @@ pub(super) const STALE: u64 = 60 * SECOND;
 /// A transient flow is over once it is closed by both ends, reset, or silent for long; a protected one once it is
 /// idle for longer than any such flow lives. `other`: room for the entry of the other direction.
 #[inline(always)]
-pub(in crate::forward) fn is_over<T: Clock + Flows + Node>(
+pub(in crate::forward) fn is_over<T: Flows + Node>(
     tables: &T,
     key: &FlowKey,
     reply: &mut Flow,
@@ -74,10 +74,52 @@ pub(super) fn last_seen<T: Flows>(
 ///
 /// VERIFIER: a function of its own, so that its stack is not added to that of its callers.
 #[inline(never)]
-pub(super) fn end_idle<T: Clock + Flows + Node>(
+pub(super) fn end_idle<T: Flows + Node>(
     tables: &T,
     key: &FlowKey,
     reply: &mut Flow,
+    now: u64,
+    other: &mut Entry,
+) -> bool {
+    if !is_idle(tables, key, reply, now, other) {
+        return false;
+    }
+    // The entry that the client's packets meet goes first and the reply last, as in a sweep (ADR 0009).
+    tables.remove_flow(&other.key);
+    tables.remove_flow(key);
+    reply.flags &= !Flow::PROTECTED;
+    true
+}
+
+/// As [`end_idle`], for an entry of the replies to a masqueraded source. The client may still send, without an answer, so
+/// the entries that its packets meet become transient: the next one gets another source.
+///
+/// VERIFIER: a function of its own, so that its stack is not added to that of its callers.
+#[inline(never)]
+pub(super) fn end_idle_masquerade<T: Clock + Flows + Node>(
+    tables: &T,
+    key: &FlowKey,
+    replies: &mut Flow,
+    now: u64,
+    other: &mut Entry,
+) -> bool {
+    if !is_idle(tables, key, replies, now, other) {
+        return false;
+    }
+    tiers::release_masqueraded(tables, key, replies, other);
+    key.write_opposite(replies, &mut other.key);
+    tables.remove_flow(&other.key);
+    tables.remove_flow(key);
+    replies.flags &= !Flow::PROTECTED;
+    true
+}
+
+/// Whether a flow has been idle for longer than any such flow lives. `other`: room for the entry of the other direction.
+#[inline(always)]
+fn is_idle<T: Flows + Node>(
+    tables: &T,
+    key: &FlowKey,
+    reply: &Flow,
     now: u64,
     other: &mut Entry,
 ) -> bool {
@@ -87,17 +129,5 @@ pub(super) fn end_idle<T: Clock + Flows + Node>(
     }
     let idle = now.saturating_sub(last_seen(tables, key, reply, other));
     let Some(settings) = tables.settings() else { return false };
-    if idle < u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND {
-        return false;
-    }
-    if reply.kind == Kind::UNMASQUERADE {
-        // The client may still send, without an answer: its next packet gets another source.
-        tiers::release_masqueraded(tables, key, reply, other);
-        key.write_opposite(reply, &mut other.key);
-    }
-    // The entry that the client's packets meet goes first and the reply last, as in a sweep (ADR 0009).
-    tables.remove_flow(&other.key);
-    tables.remove_flow(key);
-    reply.flags &= !Flow::PROTECTED;
-    true
+    idle >= u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND
 }
