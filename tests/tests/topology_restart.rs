@@ -26,6 +26,7 @@ in_both_shapes!(
     traffic_goes_on_while_another_build_of_the_same_layout_is_taken_over,
     traffic_goes_on_while_programs_of_another_build_come_and_go,
     traffic_goes_on_while_maps_get_another_size,
+    connections_go_on_where_a_smaller_table_has_no_room_for_them,
     a_size_that_was_asked_for_by_a_run_that_was_killed_is_taken_back,
     another_configuration_is_taken_over_under_traffic,
     change_during_absence_is_caught_up,
@@ -154,6 +155,34 @@ fn traffic_goes_on_while_maps_get_another_size(shape: Shape) -> Result<()> {
         sizes.set([next, now]);
         Ok(())
     })
+}
+
+/// The next packet of a connection that did not fit begins its flow again, with the same backend.
+fn connections_go_on_where_a_smaller_table_has_no_room_for_them(shape: Shape) -> Result<()> {
+    const CONNECTIONS: usize = 60;
+    let (mut rig, web) = start(shape)?;
+    let mut agent = rig.take_agent(0)?;
+    let from = rig.pod(0, 0)?;
+    for (family, number) in [(Family::V4, 4), (Family::V6, 6)] {
+        let mut open = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let kept = from.peer().keep(Ask::tcp(web.frontend(family)))?;
+            open.push((kept.ask()?.server, kept));
+        }
+        // The second start finds no older, transient copies of the entries.
+        for map in ["TRANSIENT", "FLOWS"] {
+            agent.stop()?;
+            agent.set_flag("--map-size", &format!("{map}{number}=64"));
+            agent.start_again()?;
+        }
+        let said = agent.log_end(40);
+        ensure!(said.contains("entries did not fit into the resized map"), "{said}");
+        for (server, kept) in &open {
+            let answer = kept.ask()?;
+            ensure!(answer.server == *server, "{server} before, {} after", answer.server);
+        }
+    }
+    Ok(())
 }
 
 /// The attached programs use the previous size; a run that was killed had moved their map aside.

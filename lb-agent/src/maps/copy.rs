@@ -8,11 +8,11 @@ use aya::Pod;
 use aya::maps::lpm_trie::Key;
 use aya::maps::{MapData, MapType};
 use lb_common::addr::Ip;
-use lb_common::flow::{Flow, Flow4, Kind};
+use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Kind, Side};
 
 use super::filter::{mark, unite};
 use super::raw::Raw;
-use super::walk::{NO_EXIST, walk};
+use super::walk::{NO_EXIST, remove, walk};
 use crate::syscall;
 
 /// Makes a key of zeros, by the kind of a map.
@@ -75,7 +75,7 @@ macro_rules! copies {
                 _ => Err(io::Error::other("unknown map name")),
             }?;
             // This is not an error: a smaller map cannot hold everything, and the other flows start again with their
-            // next packet.
+            // client's next packet.
             if left > 0 {
                 tracing::warn!(map = name, entries = left, "entries did not fit into the resized map");
             }
@@ -120,14 +120,42 @@ impl FlowValue for Raw<Flow> {
     }
 }
 
-fn copy_flows<K: Pod, V: FlowValue>(
+/// The key of an entry of a table of flows, of either family.
+trait FlowKeyForm: Pod {
+    fn of(key: &FlowKey) -> Self;
+    fn whole(&self) -> FlowKey;
+}
+
+impl FlowKeyForm for Raw<FlowKey4> {
+    fn of(key: &FlowKey) -> Self {
+        Self(FlowKey4::of(key))
+    }
+
+    fn whole(&self) -> FlowKey {
+        self.0.whole()
+    }
+}
+
+impl FlowKeyForm for Raw<FlowKey> {
+    fn of(key: &FlowKey) -> Self {
+        Self(*key)
+    }
+
+    fn whole(&self) -> FlowKey {
+        self.0
+    }
+}
+
+/// Copies protected or transient flows. What does not fit is left out by whole flows: a client whose packets follow a
+/// forward entry without its reply would get answers that are not translated back.
+fn copy_flows<K: FlowKeyForm, V: FlowValue>(
     from: &MapData,
     to: &MapData,
     newer: Option<&MapData>,
     zero: K,
 ) -> io::Result<u32> {
     let fd = to.fd().as_fd();
-    copy_by(from, (zero, V::default()), |key, flow: &V| {
+    let left = copy_by(from, (zero, V::default()), |key, flow: &V| {
         // Packets have restarted or closed the flow since; the protected entry is looked up first and would hide that.
         let mut transient = V::default();
         let has_newer = newer.is_some_and(|map| {
@@ -148,7 +176,44 @@ fn copy_flows<K: Pod, V: FlowValue>(
             return Ok(());
         }
         syscall::update(fd, key, flow, 0)
-    })
+    })?;
+    if left > 0 {
+        remove_forwards_alone::<K, V>(to, newer, zero)?;
+    }
+    Ok(left)
+}
+
+/// Removes the forward entries whose flows lack another entry, so that the next packet begins them again.
+fn remove_forwards_alone<K: FlowKeyForm, V: FlowValue>(
+    map: &MapData,
+    newer: Option<&MapData>,
+    zero: K,
+) -> io::Result<()> {
+    let find = |key: &FlowKey| {
+        let (key, mut flow) = (K::of(key), V::default());
+        let in_map = |map: &MapData, flow: &mut V| syscall::lookup(map.fd().as_fd(), &key, flow);
+        let is_there = in_map(map, &mut flow).is_ok()
+            || newer.is_some_and(|newer| in_map(newer, &mut flow).is_ok());
+        is_there.then(|| flow.whole())
+    };
+    let is_whole = |key: &FlowKey, flow: &Flow| {
+        let masquerade = FlowKey::new(flow.to, key.protocol, Side::EGRESS);
+        let has_source = |it: &Flow| it.to.source != Ip::UNSPECIFIED;
+        find(&key.opposite(flow)).is_some()
+            && (flow.flags & Flow::MASQUERADED == 0
+                || find(&masquerade).is_some_and(|it| {
+                    !has_source(&it) || find(&masquerade.opposite(&it)).is_some()
+                }))
+    };
+    let mut alone = Vec::new();
+    walk(map, (zero, V::default()), |key, flow| {
+        let flow = flow.whole();
+        if flow.is_forward() && !is_whole(&key.whole(), &flow) {
+            alone.push(*key);
+        }
+        true
+    })?;
+    remove(map, &alone)
 }
 
 /// Reports whether an entry that packets of other programs wrote replaces ours: packets saw it later.
