@@ -38,6 +38,10 @@ fn process(directory: &Metadata) -> Option<u32> {
     holder(&locks, directory.dev(), directory.ino())
 }
 
+/// The end of the message if the directory cannot be locked.
+const FORBIDDEN: &str = "cannot be locked; run as root, without a profile of AppArmor or SELinux that forbids it, or \
+                         choose another --bpf-dir";
+
 impl Lock {
     /// Reports whether this is the lock of the directory now at that path, which may have been removed and recreated.
     pub(super) fn is_of(&self, dir: &Path) -> bool {
@@ -50,7 +54,7 @@ impl Lock {
     pub(super) fn take(dir: &Path) -> Result<Self, Error> {
         let directory = |source: io::Error| Error::Directory {
             path: dir.to_owned(),
-            what: "cannot be locked; run as root, or choose another --bpf-dir".into(),
+            what: FORBIDDEN.to_owned(),
             source,
         };
         let mut file = File::open(dir).map_err(directory)?;

@@ -39,13 +39,15 @@ const CONTAINER: [&str; 14] = [
     "terminationMessagePath",
     "terminationMessagePolicy",
 ];
-const SECURITY: [&str; 6] = [
+const SECURITY: [&str; 8] = [
     "privileged",
     "allowPrivilegeEscalation",
     "readOnlyRootFilesystem",
     "runAsUser",
     "capabilities",
     "seccompProfile",
+    "appArmorProfile",
+    "seLinuxOptions",
 ];
 
 /// The resources that the node gives to every container of a pod.
@@ -122,6 +124,9 @@ fn security(context: &Value, flags: &mut Vec<String>) -> Result<()> {
     if context["seccompProfile"]["type"] == "RuntimeDefault" {
         flags.push("--seccomp".to_owned());
     }
+    // `ctr` applies no profile of AppArmor or SELinux on its own.
+    let profile = context["appArmorProfile"]["type"].as_str();
+    ensure!(profile.is_none_or(|profile| profile == "Unconfined"), "AppArmor profile {profile:?}");
     let list = |of: &str| context["capabilities"][of].as_array().cloned().unwrap_or_default();
     if list("drop").iter().any(|name| name == "ALL") {
         flags.extend(USUAL.map(|name| format!("--cap-drop=CAP_{name}")));
