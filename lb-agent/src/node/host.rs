@@ -1,8 +1,8 @@
 //! Prepares the network stack for packets of host processes (ADR 0027).
 //!
 //! They need a route to every frontend, a link-layer address for each that is looked for in a network of this node, and a
-//! loopback interface that accepts packets with a source address of this host. Settings and routes belong to the network
-//! namespace. The earlier values are saved, and `lb-agent cleanup` restores them. Neighbour entries end by themselves.
+//! loopback interface that accepts packets with a source address of this host. All of that belongs to the network
+//! namespace. The earlier settings are saved, and `lb-agent cleanup` restores them.
 
 mod error;
 mod forwarding;
@@ -36,8 +36,8 @@ fn connect() -> Result<rtnetlink::Handle, Error> {
 
 /// Makes the loopback interface accept what the programs send there.
 ///
-/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8. A
-/// setting of IPv6 that cannot be written (`/proc/sys` is read-only in a container) is an error only if it is needed.
+/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8. Without
+/// `needs_v6`, the setting of IPv6 stays as it is; `/proc/sys` may be read-only in a container.
 pub async fn open_loopback(
     record: &Path,
     serves_loopback: bool,
@@ -45,20 +45,13 @@ pub async fn open_loopback(
 ) -> Result<(), Error> {
     let handle = connect()?;
     let now = Loopback::read(&handle).await?;
-    let wanted = now.opened(serves_loopback);
+    let wanted = now.opened(serves_loopback, needs_v6);
     if now != wanted {
         // Saved before the write, so that cleanup can restore the settings after a crash.
         now.keep(record)?;
         wanted.write(&handle).await?;
-        match wanted.write_v6(now) {
-            Err(error) if needs_v6 => return Err(error),
-            Err(error) => {
-                debug!(%error, "IPv6 setting not written; ignored unless the node has an IPv6 address");
-            }
-            Ok(()) => {
-                info!(?now, ?wanted, "loopback interface configured for packets of host processes");
-            }
-        }
+        wanted.write_v6(now)?;
+        info!(?now, ?wanted, "loopback interface configured for packets of host processes");
     }
     Ok(())
 }
@@ -143,6 +136,9 @@ pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
         let mut done = Vec::new();
         if routes::remove(&handle).await? {
             done.push("removed routes to frontends");
+        }
+        if neighbours::remove(&handle).await? {
+            done.push("removed neighbour entries of frontends");
         }
         if let Some(before) = Loopback::recorded(record) {
             let now = Loopback::read(&handle).await?;

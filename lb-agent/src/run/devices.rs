@@ -28,7 +28,7 @@ pub(super) use self::facts::address;
 use self::reports::Reports;
 use super::error::Error;
 use crate::config::Config;
-use crate::datapath::Datapath;
+use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::{Published, PublishedView};
@@ -226,6 +226,12 @@ impl Devices {
         let Primary { v4, v6 } = self.primary();
         let addresses = self.view.as_ref().map_or(&[][..], |view| &view.addresses);
         [v4, v6].map(|primary| addresses.iter().any(|own| Some(own.ip) == primary))
+    }
+
+    /// Returns the indices of the external interfaces that have a link-layer header.
+    pub(super) fn external(&self) -> BTreeSet<u32> {
+        let all = self.attachments.all().values();
+        all.filter(|device| device.role == Role::External).map(|device| device.index).collect()
     }
 
     /// Reports whether an address is one of the node's.

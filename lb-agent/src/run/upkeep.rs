@@ -89,7 +89,8 @@ impl Agent {
             return;
         }
         let networks = self.reconciler.networks(|ip| self.devices.is_own(ip));
-        let wanted = Some(FrontendNetworks { networks, sources: self.devices.primary() });
+        let (interfaces, sources) = (self.devices.external(), self.devices.primary());
+        let wanted = Some(FrontendNetworks { networks, interfaces, sources });
         self.frontends.send_if_modified(|frontends| {
             let differs = *frontends != wanted;
             if differs {

@@ -4,14 +4,18 @@
 //! If the next hop is the frontend itself, possibly no machine has it: a VIP on the node that announces it, whose own
 //! ARP and NDP do not reach its announcer, or a ClusterIP behind a route that names only the interface. Such an entry
 //! gets the broadcast address of its interface and the state `STALE`. The programs translate the packets before they
-//! leave; the kernel's probes go to every machine, so that the entry is right once one has the address. An answer to a
-//! probe of NDP need not name the address (RFC 4861, 7.2.4), and TCP confirms an entry as well; so one that counts as
-//! reachable is deleted after a while, and the kernel asks by multicast.
+//! leave; the kernel's probes go to every machine, so that the entry is right once one has the address.
+//!
+//! An answer to a probe of NDP need not name the address (RFC 4861, 7.2.4), and TCP confirms an entry as well; so an entry
+//! that was confirmed is deleted after a while, and the kernel asks by multicast.
+//!
+//! An external IP may be an address of another machine (k3s uses those of nodes). Once it was answered for, it is left to
+//! the kernel, also when the machine is down.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures::{StreamExt as _, TryStreamExt as _};
 use ipnet::IpNet;
@@ -33,21 +37,41 @@ const LOOK: Duration = Duration::from_secs(1);
 /// The number of probes of an `INCOMPLETE` entry a second after the first one: the kernel begins with 3
 /// (`ucast_solicit`) and counts one more each second (`__neigh_event_send` in `net/core/neighbour.c`).
 const UNANSWERED: u32 = 5;
-/// The number of probes of an entry with an address after which the kernel gives it up, a second later. An answer to the
-/// first one may not replace the address (`locktime`, `arp_process` in `net/ipv4/arp.c`).
-const PROBED: u32 = 3;
-/// The time after which an entry with a broadcast address that counts as reachable is deleted: 20 s, in hundredths of a
-/// second (`USER_HZ`).
-const CONFIRMED: u32 = 2_000;
+/// The number of probes after which an entry with the broadcast address is given it again: the kernel gives it up after
+/// the third. An answer to the first one may not replace the address (`locktime`, `arp_process` in `net/ipv4/arp.c`).
+const PROBED: u32 = 2;
+/// The time after which an entry with the broadcast address that was confirmed is deleted.
+const CONFIRMED: Duration = Duration::from_secs(20);
+
+/// An entry of the neighbour table: index of the interface, address.
+type Neighbour = (u32, IpAddr);
+
+/// The action that an entry needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Action {
+    Keep,
+    /// Gives it the broadcast address.
+    Give,
+    Delete,
+}
+
+/// The state of entries between two looks.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Addresses that a machine has answered for.
+    answered: BTreeSet<IpAddr>,
+    /// Entries with the broadcast address that were confirmed, since when.
+    confirmed: BTreeMap<Neighbour, Instant>,
+}
 
 /// Keeps the neighbour entries of frontends usable.
 pub(super) async fn follow(frontends: &Receiver<Option<FrontendNetworks>>) -> Infallible {
+    let mut seen = Seen::default();
     loop {
         tokio::time::sleep(LOOK).await;
-        let wanted = frontends.borrow().as_ref().map(|wanted| wanted.networks.clone());
-        let Some(networks) = wanted else { continue };
+        let Some(wanted) = frontends.borrow().clone() else { continue };
         let result = match super::connect() {
-            Ok(handle) => look(&handle, &networks).await,
+            Ok(handle) => look(&handle, &wanted, &mut seen).await,
             Err(error) => Err(error),
         };
         if let Err(error) = result {
@@ -57,28 +81,88 @@ pub(super) async fn follow(frontends: &Receiver<Option<FrontendNetworks>>) -> In
     }
 }
 
-/// Gives each unanswered neighbour in these networks the broadcast address of its interface, and deletes the entries that
-/// have had it for long.
-async fn look(handle: &Handle, networks: &BTreeSet<IpNet>) -> Result<(), Error> {
-    let neighbours = handle.neighbours().get().execute();
-    let neighbours: Vec<NeighbourMessage> =
-        neighbours.try_collect().await.map_err(|error| Error::Netlink("list neighbours", error))?;
-    let is_frontend =
-        |ip: &IpAddr| networks.contains(&IpNet::from(*ip)) || is_in_range(networks, ip);
+/// Deletes all entries with a broadcast address. Returns whether there were any.
+pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
+    let mut any = false;
+    for neighbour in list(handle).await?.into_iter().filter(is_ours) {
+        delete(handle, neighbour).await?;
+        any = true;
+    }
+    Ok(any)
+}
+
+/// Looks at all entries once.
+async fn look(handle: &Handle, wanted: &FrontendNetworks, seen: &mut Seen) -> Result<(), Error> {
+    let neighbours = list(handle).await?;
+    let there: BTreeSet<Neighbour> = neighbours.iter().filter_map(key).collect();
+    seen.confirmed.retain(|key, _| there.contains(key));
     for neighbour in neighbours {
-        let Some(ip) = destination(&neighbour).filter(is_frontend) else { continue };
-        let interface = neighbour.header.ifindex;
-        if is_confirmed(&neighbour) {
-            let deleted = handle.neighbours().del(neighbour).execute().await;
-            deleted.map_err(|error| Error::Netlink("delete a neighbour", error))?;
-        } else if is_unanswered(&neighbour)
-            && let Some(broadcast) = broadcast(handle, interface).await?
-        {
-            give(handle, &neighbour, &broadcast).await?;
-            debug!(%ip, interface, "no machine answers for a frontend; its packets leave without it");
+        let result = match action(&neighbour, wanted, seen, Instant::now()) {
+            Action::Keep => Ok(()),
+            Action::Give => give(handle, &neighbour).await,
+            Action::Delete => delete(handle, neighbour).await,
+        };
+        if let Err(error) = result {
+            // The entry may be gone by now; the others are looked at all the same.
+            debug!(
+                error = crate::chain(&error),
+                "neighbour entry of a frontend not written; retrying"
+            );
         }
     }
     Ok(())
+}
+
+/// Decides about an entry.
+fn action(
+    neighbour: &NeighbourMessage,
+    wanted: &FrontendNetworks,
+    seen: &mut Seen,
+    now: Instant,
+) -> Action {
+    let Some((interface, ip)) = key(neighbour) else { return Action::Keep };
+    let is_frontend = wanted.interfaces.contains(&interface)
+        && (wanted.networks.contains(&IpNet::from(ip)) || is_in_range(&wanted.networks, &ip));
+    if is_ours(neighbour) {
+        if !is_frontend || seen.answered.contains(&ip) {
+            return Action::Delete;
+        }
+        if neighbour.header.state == NeighbourState::Reachable {
+            seen.confirmed.entry((interface, ip)).or_insert(now);
+        }
+        let confirmed = seen.confirmed.get(&(interface, ip));
+        if confirmed.is_some_and(|since| now.duration_since(*since) >= CONFIRMED) {
+            return Action::Delete;
+        }
+        let is_probed = neighbour.header.state == NeighbourState::Probe;
+        return if is_probed && probes(neighbour) >= PROBED { Action::Give } else { Action::Keep };
+    }
+    seen.confirmed.remove(&(interface, ip));
+    if has_address(neighbour) {
+        if is_frontend {
+            seen.answered.insert(ip);
+        }
+        return Action::Keep;
+    }
+    let is_unanswered = match neighbour.header.state {
+        NeighbourState::Failed => true,
+        state => state == NeighbourState::Incomplete && probes(neighbour) >= UNANSWERED,
+    };
+    if is_unanswered && is_frontend && !seen.answered.contains(&ip) {
+        Action::Give
+    } else {
+        Action::Keep
+    }
+}
+
+async fn list(handle: &Handle) -> Result<Vec<NeighbourMessage>, Error> {
+    let neighbours = handle.neighbours().get().execute();
+    neighbours.try_collect().await.map_err(|error| Error::Netlink("list neighbours", error))
+}
+
+async fn delete(handle: &Handle, neighbour: NeighbourMessage) -> Result<(), Error> {
+    let deleted = handle.neighbours().del(neighbour).execute().await;
+    deleted.map_err(|error| Error::Netlink("delete a neighbour", error))
 }
 
 /// Reports whether an address is in a network of several addresses.
@@ -87,36 +171,38 @@ fn is_in_range(networks: &BTreeSet<IpNet>, ip: &IpAddr) -> bool {
     networks.iter().filter(is_range).any(|network| network.contains(ip))
 }
 
-/// Reports whether no machine has answered for an address so far: the kernel has given up, has probed for a second, or
-/// has probed a broadcast address again.
-#[expect(clippy::wildcard_enum_match_arm, reason = "the other states hold an address")]
-fn is_unanswered(neighbour: &NeighbourMessage) -> bool {
-    let attributes = &neighbour.attributes;
-    let is_probed = |least: u32| {
-        attributes.iter().any(|it| matches!(it, NeighbourAttribute::Probes(n) if *n >= least))
-    };
-    match neighbour.header.state {
-        NeighbourState::Failed => true,
-        NeighbourState::Incomplete => is_probed(UNANSWERED),
-        NeighbourState::Probe => is_probed(PROBED) && is_broadcast(neighbour),
-        _ => false,
-    }
-}
-
-/// Reports whether an entry with a broadcast address has counted as reachable for [`CONFIRMED`].
-fn is_confirmed(neighbour: &NeighbourMessage) -> bool {
-    neighbour.header.state == NeighbourState::Reachable
-        && is_broadcast(neighbour)
-        && neighbour.attributes.iter().any(
-            |it| matches!(it, NeighbourAttribute::CacheInfo(times) if times.updated >= CONFIRMED),
-        )
-}
-
-fn is_broadcast(neighbour: &NeighbourMessage) -> bool {
-    neighbour.attributes.iter().any(|it| {
+/// Reports whether an entry in use has the broadcast address. Entries of other programs that have it are permanent.
+fn is_ours(neighbour: &NeighbourMessage) -> bool {
+    let is_broadcast = |it: &NeighbourAttribute| {
         matches!(it, NeighbourAttribute::LinkLayerAddress(address)
             if address.iter().all(|byte| *byte == u8::MAX))
-    })
+    };
+    has_address(neighbour)
+        && neighbour.header.state != NeighbourState::Permanent
+        && neighbour.attributes.iter().any(is_broadcast)
+}
+
+/// Reports whether packets to the address of an entry leave at once.
+const fn has_address(neighbour: &NeighbourMessage) -> bool {
+    matches!(
+        neighbour.header.state,
+        NeighbourState::Reachable
+            | NeighbourState::Stale
+            | NeighbourState::Delay
+            | NeighbourState::Probe
+            | NeighbourState::Permanent
+    )
+}
+
+fn probes(neighbour: &NeighbourMessage) -> u32 {
+    let of = |it: &NeighbourAttribute| {
+        if let NeighbourAttribute::Probes(probes) = it { Some(*probes) } else { None }
+    };
+    neighbour.attributes.iter().find_map(of).unwrap_or_default()
+}
+
+fn key(neighbour: &NeighbourMessage) -> Option<Neighbour> {
+    Some((neighbour.header.ifindex, destination(neighbour)?))
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "other families have no frontends")]
@@ -138,9 +224,10 @@ async fn broadcast(handle: &Handle, interface: u32) -> Result<Option<Vec<u8>>, E
     }))
 }
 
-/// Writes the address of a neighbour. Without `NLM_F_REPLACE` the kernel keeps an address that it has learned meanwhile
+/// Gives an entry the broadcast address of its interface. Without `NLM_F_REPLACE` the kernel keeps an address that it has learned meanwhile
 /// (`__neigh_update` in `net/core/neighbour.c`).
-async fn give(handle: &Handle, neighbour: &NeighbourMessage, address: &[u8]) -> Result<(), Error> {
+async fn give(handle: &Handle, neighbour: &NeighbourMessage) -> Result<(), Error> {
+    let Some(address) = broadcast(handle, neighbour.header.ifindex).await? else { return Ok(()) };
     let mut message = NeighbourMessage::default();
     message.header.family = neighbour.header.family;
     message.header.ifindex = neighbour.header.ifindex;
@@ -148,7 +235,7 @@ async fn give(handle: &Handle, neighbour: &NeighbourMessage, address: &[u8]) -> 
     let is_destination =
         |it: &&NeighbourAttribute| matches!(it, NeighbourAttribute::Destination(_));
     message.attributes.extend(neighbour.attributes.iter().find(is_destination).cloned());
-    message.attributes.push(NeighbourAttribute::LinkLayerAddress(address.to_vec()));
+    message.attributes.push(NeighbourAttribute::LinkLayerAddress(address));
     let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewNeighbour(message));
     request.header.flags = NLM_F_REQUEST | NLM_F_ACK;
     let failed = |error| Error::Netlink("write a neighbour", error);
@@ -161,4 +248,92 @@ async fn give(handle: &Handle, neighbour: &NeighbourMessage, address: &[u8]) -> 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::AddressFamily;
+
+    use super::*;
+
+    const ETH0: u32 = 2;
+
+    fn wanted() -> FrontendNetworks {
+        FrontendNetworks {
+            networks: ["10.96.0.0/16", "192.168.50.200/32"].map(|it| it.parse().unwrap()).into(),
+            interfaces: [ETH0].into(),
+            ..FrontendNetworks::default()
+        }
+    }
+
+    fn entry(
+        (interface, ip): (u32, &str),
+        state: NeighbourState,
+        probes: u32,
+        address: Option<u8>,
+    ) -> NeighbourMessage {
+        let mut entry = NeighbourMessage::default();
+        entry.header.family = AddressFamily::Inet;
+        (entry.header.ifindex, entry.header.state) = (interface, state);
+        let ip = NeighbourAddress::Inet(ip.parse().unwrap());
+        entry.attributes =
+            vec![NeighbourAttribute::Destination(ip), NeighbourAttribute::Probes(probes)];
+        let address = address.map(|byte| NeighbourAttribute::LinkLayerAddress(vec![byte; 6]));
+        entry.attributes.extend(address);
+        entry
+    }
+
+    fn first(entry: &NeighbourMessage) -> Action {
+        action(entry, &wanted(), &mut Seen::default(), Instant::now())
+    }
+
+    #[test]
+    fn unanswered_frontend_gets_the_broadcast_address_and_keeps_it() {
+        for ip in ["192.168.50.200", "10.96.0.7"] {
+            let of = |state, probes, address| first(&entry((ETH0, ip), state, probes, address));
+            assert_eq!(of(NeighbourState::Failed, 6, None), Action::Give);
+            assert_eq!(of(NeighbourState::Incomplete, 4, None), Action::Keep, "just asked");
+            assert_eq!(of(NeighbourState::Incomplete, 5, None), Action::Give);
+            assert_eq!(of(NeighbourState::Probe, 1, Some(u8::MAX)), Action::Keep);
+            assert_eq!(of(NeighbourState::Probe, 2, Some(u8::MAX)), Action::Give);
+            assert_eq!(of(NeighbourState::Probe, 2, Some(2)), Action::Keep, "a machine has it");
+            assert_eq!(of(NeighbourState::Delay, 0, Some(u8::MAX)), Action::Keep);
+        }
+    }
+
+    #[test]
+    fn other_addresses_and_interfaces_are_left_alone() {
+        for at in [(ETH0, "192.168.50.201"), (3, "192.168.50.200")] {
+            assert_eq!(first(&entry(at, NeighbourState::Failed, 6, None)), Action::Keep);
+            let stale = entry(at, NeighbourState::Stale, 0, Some(u8::MAX));
+            assert_eq!(first(&stale), Action::Delete, "of a frontend that is gone");
+            let given = entry(at, NeighbourState::Permanent, 0, Some(u8::MAX));
+            assert_eq!(first(&given), Action::Keep, "of another program");
+        }
+    }
+
+    #[test]
+    fn machine_that_answered_once_may_be_down() {
+        let (mut seen, now) = (Seen::default(), Instant::now());
+        let at = (ETH0, "192.168.50.200");
+        let mut then = |state, probes, address| {
+            action(&entry(at, state, probes, address), &wanted(), &mut seen, now)
+        };
+        assert_eq!(then(NeighbourState::Reachable, 0, Some(2)), Action::Keep);
+        assert_eq!(then(NeighbourState::Failed, 6, None), Action::Keep);
+        assert_eq!(then(NeighbourState::Stale, 0, Some(u8::MAX)), Action::Delete);
+    }
+
+    #[test]
+    fn entry_that_was_confirmed_is_deleted_after_a_while() {
+        let (mut seen, began) = (Seen::default(), Instant::now());
+        let at = (ETH0, "192.168.50.200");
+        let mut after = |seconds, state, address| {
+            let now = began + Duration::from_secs(seconds);
+            action(&entry(at, state, 0, Some(address)), &wanted(), &mut seen, now)
+        };
+        assert_eq!(after(0, NeighbourState::Reachable, u8::MAX), Action::Keep);
+        assert_eq!(after(19, NeighbourState::Reachable, u8::MAX), Action::Keep);
+        assert_eq!(after(20, NeighbourState::Stale, u8::MAX), Action::Delete);
+    }
 }

@@ -27,6 +27,8 @@ const FAMILIES: [IpVersion; 2] = [IpVersion::V4, IpVersion::V6];
 pub struct FrontendNetworks {
     /// Networks and single addresses of frontends.
     pub networks: BTreeSet<IpNet>,
+    /// Indices of the external interfaces.
+    pub interfaces: BTreeSet<u32>,
     /// The node's primary addresses. A family without one gets no routes.
     pub sources: Primary,
 }
