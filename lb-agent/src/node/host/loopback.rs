@@ -56,13 +56,15 @@ impl Loopback {
         })
     }
 
-    /// Returns the settings that packets of this host need.
-    pub(super) const fn opened(self, serves_loopback: bool) -> Self {
+    /// Returns the settings that packets of this host need. With forwarding, the kernel deletes the IPv6 default routes
+    /// that it has learned from router advertisements, unless `accept_ra` is 2 (`addrconf_fixup_forwarding` in
+    /// `net/ipv6/addrconf.c`): without `needs_v6` it stays as it is.
+    pub(super) const fn opened(self, serves_loopback: bool, needs_v6: bool) -> Self {
         Self {
             forwarding: true,
             accept_local: true,
             route_localnet: self.route_localnet || serves_loopback,
-            forwarding_v6: true,
+            forwarding_v6: self.forwarding_v6 || needs_v6,
         }
     }
 
@@ -148,10 +150,18 @@ mod tests {
 
     #[test]
     fn loopback_routes_its_network_only_where_node_ports_are_served_there() {
-        assert!(!CLOSED.opened(false).route_localnet);
-        assert!(CLOSED.opened(true).route_localnet);
+        assert!(!CLOSED.opened(false, true).route_localnet);
+        assert!(CLOSED.opened(true, true).route_localnet);
         let before = Loopback { route_localnet: true, ..CLOSED };
-        assert!(before.opened(false).route_localnet, "an operator may need it");
+        assert!(before.opened(false, true).route_localnet, "an operator may need it");
+    }
+
+    #[test]
+    fn forwarding_of_ipv6_stays_as_it_is_unless_it_is_needed() {
+        assert!(!CLOSED.opened(true, false).forwarding_v6);
+        assert!(CLOSED.opened(true, true).forwarding_v6);
+        let before = Loopback { forwarding_v6: true, ..CLOSED };
+        assert!(before.opened(true, false).forwarding_v6);
     }
 
     #[test]
@@ -160,7 +170,7 @@ mod tests {
         let record = directory.path().join("below/loopback.json");
         assert_eq!(Loopback::recorded(&record), None);
         CLOSED.keep(&record).unwrap();
-        CLOSED.opened(true).keep(&record).unwrap();
+        CLOSED.opened(true, true).keep(&record).unwrap();
         assert_eq!(Loopback::recorded(&record), Some(CLOSED));
     }
 
@@ -178,7 +188,7 @@ mod tests {
         let expected =
             [[8, 0, 1, 0, 1, 0, 0, 0], [8, 0, 23, 0, 1, 0, 0, 0], [8, 0, 26, 0, 0, 0, 0, 0]];
         if cfg!(target_endian = "little") {
-            assert_eq!(CLOSED.opened(false).nested(), expected.concat());
+            assert_eq!(CLOSED.opened(false, true).nested(), expected.concat());
         }
     }
 }
