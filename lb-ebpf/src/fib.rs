@@ -67,6 +67,21 @@ impl Question {
         // SAFETY: the context is the program's own; the helper reads and writes `length` bytes of this structure.
         unsafe { bpf_fib_lookup(context, core::ptr::from_mut(self).cast(), length, flags) }
     }
+
+    /// As [`Question::ask`], by the rules for packets with this mark (since Linux 6.10; before, by those without one).
+    #[inline(always)]
+    fn ask_marked(&mut self, context: *mut c_void, flags: u32, mark: u32) -> i64 {
+        let mut answer = UNKNOWN;
+        if mark != 0 {
+            let [a, b, c, d] = mark.to_ne_bytes();
+            self.hardware = [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]), 0, 0, 0, 0];
+            answer = self.ask(context, flags | BPF_FIB_LOOKUP_MARK);
+        }
+        if answer == UNKNOWN {
+            answer = self.ask(context, flags);
+        }
+        answer
+    }
 }
 
 /// Two u64s in memory order.
@@ -114,19 +129,20 @@ pub(crate) fn look_up(
 /// Looks up the route of a packet that this host created, as its stack does when it sends: among output routes, though
 /// forwarding must be on for `lo`.
 ///
-/// The next hop is not resolved. `context`: the program's own, of an skb.
+/// The next hop is not resolved. `mark`: of the packet. `context`: the program's own, of an skb.
 #[inline(always)]
 pub(crate) fn look_up_of_host(
     context: *mut c_void,
     tuple: &Tuple,
     protocol: Protocol,
     length: u16,
+    mark: u32,
     into: &mut Route,
 ) -> RouteResult {
     let v4 = tuple.destination.is_v4();
     let mut question =
         Question { length, device: Role::LOOPBACK, ..Question::new(tuple, protocol, v4) };
-    let answer = question.ask(context, BPF_FIB_LOOKUP_SKIP_NEIGH);
+    let answer = question.ask_marked(context, BPF_FIB_LOOKUP_SKIP_NEIGH, mark);
     into.device = question.device;
     match u32::try_from(answer) {
         Ok(BPF_FIB_LKUP_RET_SUCCESS) => RouteResult::Known,
@@ -157,22 +173,10 @@ pub(crate) fn source(
     protocol: Protocol,
 ) -> Option<Ip> {
     let v4 = tuple.destination.is_v4();
-    let [a, b, c, d] = mark.to_ne_bytes();
-    let mut question = Question {
-        // A length that fits every route: without one the kernel compares the whole packet with the interface's MTU.
-        length: 1,
-        device,
-        hardware: [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]), 0, 0, 0, 0],
-        ..Question::new(tuple, protocol, v4)
-    };
+    // A length that fits every route: without one the kernel compares the whole packet with the interface's MTU.
+    let mut question = Question { length: 1, device, ..Question::new(tuple, protocol, v4) };
     let flags = BPF_FIB_LOOKUP_OUTPUT | BPF_FIB_LOOKUP_SRC | BPF_FIB_LOOKUP_SKIP_NEIGH;
-    let mut answer = UNKNOWN;
-    if mark != 0 {
-        answer = question.ask(context, flags | BPF_FIB_LOOKUP_MARK);
-    }
-    if answer == UNKNOWN {
-        answer = question.ask(context, flags);
-    }
+    let answer = question.ask_marked(context, flags, mark);
     // IPv6 prefers routes by the interface, and takes one by another interface where there is none.
     if answer != i64::from(BPF_FIB_LKUP_RET_SUCCESS) || question.device != device {
         return None;

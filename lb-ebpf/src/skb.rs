@@ -62,6 +62,13 @@ impl<'a> Skb<'a> {
         self.0.skb.skb
     }
 
+    /// The mark of the packet (`SO_MARK`, netfilter).
+    #[inline(always)]
+    fn mark(&self) -> u32 {
+        // SAFETY: a field of the program's own context.
+        unsafe { (*self.0.skb.skb).mark }
+    }
+
     #[inline(always)]
     fn reaching(context: &'a TcContext, mark: u32) -> Self {
         let skb = Self(context, mark);
@@ -154,15 +161,12 @@ impl Hooked for Skb<'_> {
         length: u16,
         into: &mut Route,
     ) -> RouteResult {
-        fib::look_up_of_host(self.0.skb.skb.cast(), tuple, protocol, length, into)
+        fib::look_up_of_host(self.0.skb.skb.cast(), tuple, protocol, length, self.mark(), into)
     }
 
     #[inline(always)]
     fn source(&self, tuple: &Tuple, protocol: Protocol, device: u32) -> Option<Ip> {
-        let skb = self.0.skb.skb;
-        // SAFETY: a field of the program's own context.
-        let mark = unsafe { (*skb).mark };
-        fib::source(skb.cast(), device, mark, tuple, protocol)
+        fib::source(self.0.skb.skb.cast(), device, self.mark(), tuple, protocol)
     }
 
     #[inline(always)]

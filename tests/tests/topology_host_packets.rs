@@ -37,6 +37,7 @@ in_both_shapes!(
     node_port_is_served_on_this_node_and_on_others,
     without_a_default_route_every_frontend_is_reached,
     frontend_in_a_network_of_the_node_needs_no_machine_that_answers_for_it,
+    marked_packets_take_the_route_of_their_mark,
     forwarding_switched_off_interrupts_only_for_a_moment,
 );
 
@@ -325,6 +326,42 @@ fn frontend_in_a_network_of_the_node_needs_no_machine_that_answers_for_it(
 /// Returns the entry of an address in the node's neighbour table.
 fn neighbour(node: &Node, ip: IpAddr) -> Result<String> {
     node.netns().tool("ip", &["neigh", "show", "to", &ip.to_string()])
+}
+
+/// A rule chooses the routes of marked packets, as with several uplinks: only theirs lead to the backend.
+fn marked_packets_take_the_route_of_their_mark(shape: Shape) -> Result<()> {
+    let rig = without_hooks(shape, "")?;
+    let (node, pod) = (rig.node(0)?, rig.pod(1, 1)?);
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[pod]);
+    rig.manifests().apply(&web)?;
+    for (family, protocol) in matrix() {
+        until(node, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
+    }
+    for family in [Family::V4, Family::V6] {
+        let (option, length) = if family == Family::V4 { ("-4", 32) } else { ("-6", 128) };
+        let backend = pod.addresses().of(family);
+        let other = rig.node(1)?.addresses().of(family);
+        let ip = |words: &str| -> Result<String> {
+            let words: Vec<&str> = [option].into_iter().chain(words.split(' ')).collect();
+            node.netns().tool("ip", &words)
+        };
+        ip(&format!("route add {backend}/{length} via {other} dev eth0 table 77"))?;
+        ip("rule add fwmark 7 lookup 77 priority 100")?;
+        ip(&format!("route add unreachable {backend}/{length}"))?;
+    }
+    let marks = "table inet marks {
+        chain output { type filter hook output priority 0; ip daddr 10.96.0.10 meta mark set 7;
+            ip6 daddr fd00:10:96::10 meta mark set 7; }
+    }";
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.frontend(family));
+        ensure!(node.peer().ask(question.within(500)).is_err(), "{question:?}");
+    }
+    node.netns().tool("nft", &[marks])?;
+    for (family, protocol) in matrix() {
+        drop(ask(node, Ask::new(protocol, web.frontend(family)))?);
+    }
+    Ok(())
 }
 
 /// Written at run time, both sysctls also clear the setting of `lo`. In three rounds the periodic check comes once at
