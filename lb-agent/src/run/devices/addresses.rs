@@ -25,7 +25,7 @@ impl Addresses {
     pub(super) fn after(maps: &Maps, before: &NodeSettings) -> Result<Self, Error> {
         Ok(Self {
             written: maps.addresses()?.into_iter().collect(),
-            own: before.own,
+            own: if is_sparse(&before.own) { before.own } else { AddressFilter::default() },
             problem: None,
         })
     }
@@ -50,7 +50,7 @@ impl Addresses {
         let changed: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).collect();
         let gone = self.written.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
         let gone: Vec<(Ip, u32)> = gone.collect();
-        for ip in wanted.keys() {
+        for ip in wanted.keys().filter(|ip| may_be_source(ip)) {
             self.own.add(ip);
         }
         let mut refused = self.write(changed, maps);
@@ -94,4 +94,15 @@ impl Addresses {
         }
         self.problem = problem;
     }
+}
+/// Reports whether packets to other machines may have this source. Each interface of a pod has a link-local address, and
+/// the filter forgets none.
+pub(super) fn may_be_source(ip: &Ip) -> bool {
+    !matches!(IpAddr::from(*ip), IpAddr::V6(v6) if v6.is_unicast_link_local())
+}
+
+/// Reports whether a filter still distinguishes addresses. Earlier versions added link-local ones.
+fn is_sparse(filter: &AddressFilter) -> bool {
+    let bits: u32 = filter.words.iter().map(|word| word.count_ones()).sum();
+    bits <= u64::BITS * 2
 }
