@@ -1,17 +1,19 @@
 //! Reloads of the agent, in its own process or in another one: `status` shows the running process and the roles of
 //! interfaces, and two runs never make decisions at the same time.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, until};
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
 /// The deadline for the agent to detect another file and to reload.
 const SOON: Duration = Duration::from_mins(1);
+const NODE_PORT: u16 = 30_080;
 
 fn build() -> Result<(Rig, Service)> {
     let rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
@@ -41,6 +43,42 @@ fn status_detects_an_agent_that_restarted_in_its_process() -> Result<()> {
     let status = agent.command(&["status"])?;
     ensure!(status.contains("not running"), "{status}");
     agent.start_again()
+}
+
+/// The backend of an open flow has seen the node's address, and would reset a connection that comes from another one.
+#[test]
+fn open_flows_keep_their_source_when_kube_proxys_masquerade_ends() -> Result<()> {
+    let (mut rig, web) = build()?;
+    rig.manifests().apply(&web.node_port(NODE_PORT))?;
+    let flag = rig.configuration("masquerade: kube-proxy")?;
+    rig.start_agents(&[&flag])?;
+    let (node, pod) = (rig.node(0)?, rig.pod(0, 0)?);
+    let question = |family, protocol| {
+        Ask::new(protocol, SocketAddr::new(node.addresses().of(family), NODE_PORT))
+    };
+    let mut open = Vec::new();
+    for (family, protocol) in matrix() {
+        until(pod, question(family, protocol), Result::is_ok)?;
+        let kept = pod.peer().keep(question(family, protocol))?;
+        let client = kept.ask()?.client;
+        ensure!(client.ip() == node.addresses().of(family), "{protocol:?} {client}");
+        open.push((client, kept));
+    }
+    drop(rig.configuration("masquerade: edge")?);
+    wait_until_ok(SOON, "the other configuration is in force", || {
+        let status = rig.agent(0)?.command(&["status"])?;
+        ensure!(status.contains("masquerade edge"), "{status}");
+        Ok(())
+    })?;
+    for (client, kept) in &open {
+        let answer = kept.ask()?;
+        ensure!(answer.client == *client, "{client} before, {answer:?}");
+    }
+    for (family, protocol) in matrix() {
+        let answer = ask(pod, question(family, protocol))?;
+        ensure!(answer.client.ip() == pod.addresses().of(family), "{answer:?}");
+    }
+    Ok(())
 }
 
 #[test]

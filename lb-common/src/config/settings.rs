@@ -56,6 +56,8 @@ impl Settings {
     pub const TAKE_OVER: u32 = 1024;
     /// No new flow is created: packets without a flow pass, and the socket hooks serve no socket.
     pub const DRAIN: u32 = 2048;
+    /// Flows towards pods may be masqueraded: kube-proxy's source translation is in effect, or was in an earlier run.
+    pub const MASQUERADED_PODS: u32 = 4096;
 
     /// Whether a flag is set.
     #[inline(always)]

@@ -80,7 +80,7 @@ pub(super) fn egress<P: Packet, T: Filters>(
         return Class::NoService;
     }
     let is_backends = is_from_backend(tables, tuple)
-        || masquerades(settings, role)
+        || may_be_masqueraded(settings, role)
             && tables.is_in_use(&tuple.destination, tuple.destination_port);
     if is_backends { Class::Backend } else { Class::NoService }
 }
@@ -111,6 +111,12 @@ pub(super) const fn is_in_ranges(settings: &Settings, ip: &Ip, port: Port, v4: b
 #[inline(always)]
 pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
     role == Role::External || settings.has(Settings::MASQUERADE_KUBE_PROXY)
+}
+
+/// Whether packets that leave by an interface of this role may follow a masquerade, of whatever run.
+#[inline(always)]
+pub(super) fn may_be_masqueraded(settings: &Settings, role: Role) -> bool {
+    masquerades(settings, role) || settings.has(Settings::MASQUERADED_PODS)
 }
 
 /// Whether a packet comes from a backend that flows of this node go to, by a filter: false positives are possible.

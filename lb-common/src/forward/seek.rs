@@ -254,9 +254,19 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     let flow = shape.flow(packet, found);
     match flow.kind {
         Kind::REPLY => Ok(Next::Follow),
+        // A backend has seen the source of its flow, whatever the settings are now.
+        Kind::MASQUERADE
+            if !flow.to.source.is_unspecified()
+                && classify::may_be_masqueraded(settings, shape.role(*role)) =>
+        {
+            Ok(Next::Follow)
+        }
         // The backend may be behind a pod's interface: then its reply comes back this way.
-        Kind::MASQUERADE if classify::masquerades(settings, shape.role(*role)) => {
-            Ok(if flow.to.source.is_unspecified() { Next::Masquerade } else { Next::Follow })
+        Kind::MASQUERADE
+            if flow.to.source.is_unspecified()
+                && classify::masquerades(settings, shape.role(*role)) =>
+        {
+            Ok(Next::Masquerade)
         }
         _ => Err(Verdict::Pass(PassReason::Unchanged)),
     }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use lb_common::addr::Ip;
-use lb_common::config::{NodeSettings, Prefix};
+use lb_common::config::{NodeSettings, Prefix, Settings};
 use tracing::warn;
 
 use crate::config::Config;
@@ -22,15 +22,23 @@ pub(super) struct Facts {
     pub(super) config: Arc<Config>,
     pub(super) identity: Identity,
     pub(super) netns_cookie: u64,
-    /// Sources that count as pods of this node; an earlier run's until the Node object is known.
+    /// Sources that count as pods of this node; until the Node object is known, those of the configuration, else an
+    /// earlier run's.
     pub(super) local: [Prefix; 2],
-    /// Networks of the cluster's pods; an earlier run's until the Node object is known.
+    /// Networks of the cluster's pods; until the Node object is known, those of the configuration, else an earlier run's.
     pub(super) pods: [Prefix; 2],
     /// [`NodeSettings::secret`]. A restart with the same maps keeps it, so that all fragments of a datagram are treated
     /// alike.
     pub(super) secret: u32,
+    /// An earlier run had kube-proxy's source translation, whose flows may still exist.
+    pub(super) had_masqueraded_pods: bool,
     /// The ports that translated sources of flows may have, of this run and earlier ones.
     answer_ports: Option<RangeInclusive<u16>>,
+}
+
+/// Returns the prefixes of the configuration, or those of an earlier run if it names none.
+fn known(configured: [Prefix; 2], before: [Prefix; 2]) -> [Prefix; 2] {
+    if configured.iter().any(Prefix::is_set) { configured } else { before }
 }
 
 impl Facts {
@@ -44,8 +52,9 @@ impl Facts {
             answer_ports: (high != 0).then_some(low..=high),
             identity: Identity::of(&config, primary),
             netns_cookie: netns_cookie()?,
-            local: before.local,
-            pods: before.pods,
+            local: known(config.local(None), before.local),
+            pods: known(config.pods(None), before.pods),
+            had_masqueraded_pods: before.flags & Settings::MASQUERADED_PODS != 0,
             secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
         })

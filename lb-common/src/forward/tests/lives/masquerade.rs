@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::addr::{Ip, Port};
+use crate::config::Settings;
 
 #[test]
 fn masquerade_whose_tuple_was_taken_gets_another_source() {
@@ -89,6 +90,27 @@ fn all_entries_of_a_masqueraded_flow_are_protected_together() {
     let _again = send(&tables);
     assert_eq!(tables.flows.borrow().len(), 0, "idle for too long: another flow");
     assert_eq!(tables.all_flows().len(), 4);
+}
+
+/// The configuration changes from kube-proxy's masquerade to `edge`: the backend of an open flow sees the same source.
+#[test]
+fn flow_towards_a_pod_keeps_its_source_when_the_settings_change() {
+    let mut tables = node(&[(world::LOCAL4, true)]);
+    tables.settings.node.flags |= Settings::MASQUERADE_KUBE_PROXY;
+    let send = |tables: &Fake| {
+        let come = Datagram::udp(world::POD4, world::NODE4).build();
+        let (_, left) = run(&step(Hook::PodIngress, come), tables);
+        run(&step(Hook::PodEgress, left), tables)
+    };
+    let (verdict, first) = send(&tables);
+    assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
+    tables.settings.node.flags &= !Settings::MASQUERADE_KUBE_PROXY;
+    tables.settings.node.flags |= Settings::MASQUERADED_PODS;
+    assert_eq!(send(&tables), (verdict, first));
+    // A flow that begins now has the client's own source.
+    let come = Datagram::udp("10.1.0.9:40001", world::NODE4).build();
+    let (_, left) = run(&step(Hook::PodIngress, come), &tables);
+    assert!(matches!(run(&step(Hook::PodEgress, left), &tables).0, Verdict::Pass(_)));
 }
 
 /// Every port that is tried towards the backend belongs to a flow of another client.
