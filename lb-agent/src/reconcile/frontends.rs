@@ -206,6 +206,12 @@ impl FrontendClaims {
                 ops.push(Op::RemoveService { frontend: *frontend });
                 self.written.remove(frontend)
             };
+            let node_port =
+                Frontend::new(frontend.ip.any_of_family(), frontend.port, frontend.protocol);
+            if old.is_none() && node_port != *frontend && self.written.contains_key(&node_port) {
+                // At this address the port belonged to the NodePort.
+                self.ranges.count_removal();
+            }
             if let Some(old) = old.filter(|old| !is_marker(old)) {
                 self.ranges.remove(frontend, &old);
                 if service.is_none_or(|service| service.id != old.id) {

@@ -84,6 +84,23 @@ fn epochs_survive_a_restart_and_mark_removed_endpoints() {
     assert!(world.maps.backends[moved[0]].epoch > epoch, "a reused row is not the old one");
 }
 
+/// An address with its own frontend hides the `NodePort` there.
+#[test]
+fn frontend_that_hides_a_node_port_moves_its_flows() {
+    let mut world = World::new(LIMITS);
+    let mut hidden = plan(1, Protocol::UDP, 1, &[(1, 2)]);
+    world.plan(vec![change(1, Some(hidden.clone()))]);
+    let epoch = |world: &World| world.maps.settings.services.frontends_epoch;
+    let before = epoch(&world);
+    world.plan(vec![change(2, Some(plan(2, Protocol::UDP, 4, &[(2, 2)])))]);
+    assert_eq!(epoch(&world), before, "another port");
+    let at_the_port = FrontendPlan { port: 30_000, ..hidden.frontends.remove(0) };
+    let mut hides = plan(3, Protocol::UDP, 0, &[(3, 2)]);
+    hides.frontends = vec![at_the_port];
+    world.plan(vec![change(3, Some(hides))]);
+    assert_ne!(epoch(&world), before);
+}
+
 #[test]
 fn draining_frontends_stay_while_tcp_flows_do() {
     let mut world = World::new(LIMITS);
