@@ -12,7 +12,7 @@ use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Kind, Side};
 
 use super::filter::{mark, unite};
 use super::raw::Raw;
-use super::walk::{NO_EXIST, remove, walk};
+use super::walk::{NO_EXIST, count, walk};
 use crate::syscall;
 
 /// Makes a key of zeros, by the kind of a map.
@@ -155,7 +155,7 @@ fn copy_flows<K: FlowKeyForm, V: FlowValue>(
     zero: K,
 ) -> io::Result<u32> {
     let fd = to.fd().as_fd();
-    let left = copy_by(from, (zero, V::default()), |key, flow: &V| {
+    let put = |key: &K, flow: &V| {
         // Packets have restarted or closed the flow since; the protected entry is looked up first and would hide that.
         let mut transient = V::default();
         let has_newer = newer.is_some_and(|map| {
@@ -176,44 +176,54 @@ fn copy_flows<K: FlowKeyForm, V: FlowValue>(
             return Ok(());
         }
         syscall::update(fd, key, flow, 0)
-    })?;
-    if left > 0 {
-        remove_forwards_alone::<K, V>(to, newer, zero)?;
+    };
+    if has_room(from, to, (zero, V::default()))? {
+        return copy_by(from, (zero, V::default()), put);
     }
-    Ok(left)
-}
-
-/// Removes the forward entries whose flows lack another entry, so that the next packet begins them again.
-fn remove_forwards_alone<K: FlowKeyForm, V: FlowValue>(
-    map: &MapData,
-    newer: Option<&MapData>,
-    zero: K,
-) -> io::Result<()> {
-    let find = |key: &FlowKey| {
-        let (key, mut flow) = (K::of(key), V::default());
-        let in_map = |map: &MapData, flow: &mut V| syscall::lookup(map.fd().as_fd(), &key, flow);
-        let is_there = in_map(map, &mut flow).is_ok()
-            || newer.is_some_and(|newer| in_map(newer, &mut flow).is_ok());
-        is_there.then(|| flow.whole())
-    };
-    let is_whole = |key: &FlowKey, flow: &Flow| {
-        let masquerade = FlowKey::new(flow.to, key.protocol, Side::EGRESS);
-        let has_source = |it: &Flow| it.to.source != Ip::UNSPECIFIED;
-        find(&key.opposite(flow)).is_some()
-            && (flow.flags & Flow::MASQUERADED == 0
-                || find(&masquerade).is_some_and(|it| {
-                    !has_source(&it) || find(&masquerade.opposite(&it)).is_some()
-                }))
-    };
-    let mut alone = Vec::new();
-    walk(map, (zero, V::default()), |key, flow| {
-        let flow = flow.whole();
-        if flow.is_forward() && !is_whole(&key.whole(), &flow) {
-            alone.push(*key);
+    let mut left = 0;
+    walk(from, (zero, V::default()), |key, flow| {
+        if flow.whole().is_forward() {
+            // The forward entry is last: a packet that finds it finds the others, too.
+            let mut entries = beside_forward(from, key, flow);
+            entries.push((*key, *flow));
+            let all_fit = entries.iter().all(|(key, flow)| {
+                let put = put(key, flow);
+                put.is_ok() || is_taken(&put)
+            });
+            left += u32::from(!all_fit);
         }
         true
     })?;
-    remove(map, &alone)
+    // The rest belongs to no flow, such as connections of the node, or is there already.
+    let rest = copy_by(from, (zero, V::default()), |key, flow| {
+        if flow.whole().is_forward() { Ok(()) } else { put(key, flow) }
+    })?;
+    Ok(left + rest)
+}
+
+/// Reports whether a map has room for all entries of another one.
+fn has_room<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> io::Result<bool> {
+    let most = to.info().map_err(io::Error::other)?.max_entries();
+    let together = count(from, zero)? + count(to, zero)?;
+    Ok(u32::try_from(together).is_ok_and(|together| together <= most))
+}
+
+/// Returns the entries of a flow beside its forward one, as far as they are in the same map.
+fn beside_forward<K: FlowKeyForm, V: FlowValue>(map: &MapData, key: &K, flow: &V) -> Vec<(K, V)> {
+    let find = |key: &FlowKey| {
+        let (key, mut flow) = (K::of(key), V::default());
+        syscall::lookup(map.fd().as_fd(), &key, &mut flow).is_ok().then_some((key, flow))
+    };
+    let (key, flow) = (key.whole(), flow.whole());
+    let mut found = Vec::from_iter(find(&key.opposite(&flow)));
+    if flow.flags & Flow::MASQUERADED != 0 {
+        let masquerade = FlowKey::new(flow.to, key.protocol, Side::EGRESS);
+        if let Some(entry) = find(&masquerade) {
+            found.extend(find(&masquerade.opposite(&entry.1.whole())));
+            found.push(entry);
+        }
+    }
+    found
 }
 
 /// Reports whether an entry that packets of other programs wrote replaces ours: packets saw it later.

@@ -186,7 +186,6 @@ impl FlowMaps<'_> {
         if key.is_v4() {
             let key = Raw(FlowKey4::of(key));
             let flow = walk::take(map4.data(), &key).map_err(batched(name4))?;
-
             return Ok(flow.map(|flow: Raw<Flow4>| flow.0.whole()));
         }
         let flow = walk::take(map6.data(), &Raw(*key)).map_err(batched(name6))?;

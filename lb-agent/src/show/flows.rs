@@ -106,23 +106,26 @@ pub fn flush(bpf_dir: &Path, filter: &FlowFilter) -> Result<String, Error> {
 /// entries; what it renewed stays, so that no answer is left untranslated.
 fn forget(flows: &FlowMaps<'_>, key: &FlowKey) -> Result<Vec<FlowKey>, Error> {
     let Some(flow) = flows.get(key)? else { return Ok(Vec::new()) };
-    let mut others = vec![key.opposite(&flow)];
-    if flow.flags & Flow::MASQUERADED != 0 {
+    let mut others = Vec::new();
+    let opposite = key.opposite(&flow);
+    // Another flow may have the reply entry by now, and with it the masquerade.
+    let reply = flows.get(&opposite)?.filter(|reply| opposite.opposite(reply) == *key);
+    if let Some(reply) = reply {
+        others.push((opposite, reply));
         let masquerade = FlowKey::new(flow.to, key.protocol, Side::EGRESS);
-        others.push(masquerade);
-        if let Some(found) = flows.get(&masquerade)?.filter(Flow::is_masquerade) {
-            others.push(masquerade.opposite(&found));
+        if let Some(found) = flows.get(&masquerade)?.filter(|_| flow.flags & Flow::MASQUERADED != 0)
+        {
+            others.push((masquerade, found));
+            let answers = masquerade.opposite(&found);
+            let is_own = |it: &Flow| it.to.is_reverse_of(&masquerade.tuple);
+            others.extend(flows.get(&answers)?.filter(is_own).map(|flow| (answers, flow)));
         }
     }
-    let mut read = Vec::new();
-    for other in &others {
-        read.extend(flows.get(other)?.map(|flow| (*other, flow)));
-    }
     flows.remove(&[*key])?;
-    for (key, flow) in &read {
+    for (key, flow) in &others {
         flows.forget(key, flow)?;
     }
-    Ok(others)
+    Ok(others.into_iter().map(|(key, _)| key).collect())
 }
 
 /// Reports whether the flow of an entry matches the filter.

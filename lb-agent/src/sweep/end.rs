@@ -92,10 +92,11 @@ pub(super) fn end<E: Entries>(
         return Ok(0);
     }
     if let Some((key, judged)) = &second {
-        if !remove(entries, key, judged)? {
-            return Ok(removed);
+        match remove(entries, key, judged)? {
+            Removal::Renewed => return Ok(removed),
+            Removal::Absent => {}
+            Removal::Done => removed += 1,
         }
-        removed += 1;
     }
     if let Some((key, judged)) = &masquerade {
         removed += take_masquerade(entries, key, judged)?;
@@ -115,7 +116,7 @@ fn end_masquerade<E: Entries>(entries: &E, key: &FlowKey, flow: &Flow) -> Result
     if is_masquerade {
         return take_masquerade(entries, key, flow);
     }
-    Ok(usize::from(remove(entries, key, flow)?))
+    Ok(remove(entries, key, flow)?.count())
 }
 
 /// Removes a masquerade entry and the entry of its answers, unless that belongs to another flow by now.
@@ -124,7 +125,7 @@ fn take_masquerade<E: Entries>(
     masquerade: &FlowKey,
     judged: &Flow,
 ) -> Result<usize, Error> {
-    if !remove(entries, masquerade, judged)? {
+    if remove(entries, masquerade, judged)? != Removal::Done {
         return Ok(0);
     }
     if judged.to.source == Ip::UNSPECIFIED {
@@ -134,19 +135,39 @@ fn take_masquerade<E: Entries>(
     // The tuple may have been given to another flow since.
     let answers = entries.entry(&key)?.filter(|it| it.to.is_reverse_of(&masquerade.tuple));
     let Some(answers) = answers else { return Ok(1) };
-    Ok(1 + usize::from(remove(entries, &key, &answers)?))
+    Ok(1 + remove(entries, &key, &answers)?.count())
 }
 
 /// Removes a protected entry and its older copy. An entry that a packet has changed since it was judged stays, and so
 /// does an entry in the transient table that a packet began behind it.
-fn remove<E: Entries>(entries: &E, key: &FlowKey, judged: &Flow) -> Result<bool, Error> {
-    let Some(taken) = entries.take(key)? else { return Ok(false) };
+fn remove<E: Entries>(entries: &E, key: &FlowKey, judged: &Flow) -> Result<Removal, Error> {
+    let Some(taken) = entries.take(key)? else { return Ok(Removal::Absent) };
     if taken != *judged {
         entries.restore(key, &taken)?;
-        return Ok(false);
+        return Ok(Removal::Renewed);
     }
     entries.take_copy(key, judged.seen)?;
-    Ok(true)
+    Ok(Removal::Done)
+}
+
+/// What became of a protected entry that was to be removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Removal {
+    Done,
+    /// It does not exist; a transient one may.
+    Absent,
+    /// A packet has changed it: it stays.
+    Renewed,
+}
+
+impl Removal {
+    /// The number of entries that were removed.
+    const fn count(self) -> usize {
+        match self {
+            Self::Done => 1,
+            Self::Absent | Self::Renewed => 0,
+        }
+    }
 }
 
 #[cfg(test)]

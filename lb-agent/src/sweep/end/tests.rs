@@ -56,7 +56,8 @@ impl Table {
 impl Entries for Table {
     fn entry(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
         self.before_a_call();
-        Ok(self.entries.borrow().get(key).copied())
+        let protected = self.entries.borrow().get(key).copied();
+        Ok(protected.or_else(|| self.copies.borrow().get(key).copied()))
     }
 
     fn take(&self, key: &FlowKey) -> Result<Option<Flow>, Error> {
@@ -179,6 +180,16 @@ fn flow_that_is_over_leaves_no_copy() {
         let _went: usize = end(&table, &flow[0].0, &Lifetimes::default(), NOW).unwrap();
         assert_eq!(table.copies.into_inner(), BTreeMap::new(), "{flow:?}");
     }
+}
+
+/// As after a copy into a table that had no room for the reply.
+#[test]
+fn flow_whose_reply_is_transient_goes_with_its_masquerade() {
+    let [front, reply, masquerade, answers] = masqueraded(400).try_into().unwrap();
+    let table = Table::new(&[front, masquerade, answers], u32::MAX);
+    *table.copies.borrow_mut() = BTreeMap::from([reply]);
+    let _went: usize = end(&table, &front.0, &Lifetimes::default(), NOW).unwrap();
+    assert_eq!(table.entries.into_inner(), BTreeMap::new());
 }
 
 /// The backend's packet comes before each call in turn: the entry that it renews is never removed.
