@@ -174,16 +174,21 @@ impl Config {
     fn read(&mut self, text: &str) -> Result<(), Vec<Problem>> {
         let documents = tree::documents(text).map_err(|problem| vec![problem])?;
         let mut problems = Vec::new();
+        let mut sections = Vec::new();
         for document in documents {
             // A file may begin or end with a document marker, which makes an empty document.
             if matches!(document.value, tree::YamlValue::Null) {
                 continue;
             }
             self.documents += 1;
-            let location = document.location;
             let mut section = Section::of(&document);
             let version = section.text("apiVersion").map(|found| found.value).unwrap_or_default();
             let kind = section.text("kind").map(|found| found.value).unwrap_or_default();
+            sections.push((version, kind, document.location, section));
+        }
+        // The agent's own fields take precedence, whatever the order.
+        sections.sort_by_key(|(version, kind, ..)| (version.as_str(), kind.as_str()) == AGENT);
+        for (version, kind, location, mut section) in sections {
             match (version.as_str(), kind.as_str()) {
                 KUBE_PROXY => kube_proxy::read(self, &mut section),
                 AGENT => agent::read(self, &mut section),

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnet::IpNet;
-
 use super::kube_proxy::{
     EXTERNAL_IPS_GATE, MODES, UNCHANGED_TCP_TIMEOUTS, accepted, node_port_address,
 };
@@ -64,7 +62,7 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     t.flag(&mut config.metrics, "metrics-bind-address", metrics);
     t.flag(&mut config.metrics, "metrics-port", none_at_zero(port));
     let mode = detect_local_mode(proxy)?;
-    t.flag(&mut config.cluster_cidr, "cluster-cidr", cluster_cidr(proxy, mode)?);
+    cluster_cidr(t, config, proxy, mode)?;
     t.flag(&mut config.detect_local, "detect-local-mode", mode);
     t.flag(
         &mut config.bridge_interface,
@@ -138,21 +136,26 @@ fn feature_gates(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
     t.flag(&mut config.external_ips, "feature-gates", allowed);
 }
 
-/// Returns the pod prefixes of the cluster. As in kube-proxy, a text that is not valid is an error only where the mode
+/// Applies the pod prefixes of the cluster. As in kube-proxy, a text that is not valid is an error only where the mode
 /// uses it.
 fn cluster_cidr(
+    t: &mut Taking,
+    config: &mut Config,
     proxy: &ProxyFlags,
     mode: Option<DetectLocalMode>,
-) -> Result<Option<Vec<IpNet>>, String> {
+) -> Result<(), String> {
     let Some(text) = proxy.cluster_cidr.as_ref().filter(|text| !text.is_empty()) else {
-        return Ok(None);
+        return Ok(());
     };
     let is_used = mode.is_none_or(|mode| mode == DetectLocalMode::ClusterCidr);
     match values::cidr_pair(text) {
-        Ok(pair) => Ok(Some(pair)),
-        Err(error) if is_used => Err(format!("--cluster-cidr: {error}")),
-        Err(_) => Ok(None),
+        Ok(pair) => t.flag(&mut config.cluster_cidr, "cluster-cidr", Some(pair)),
+        Err(error) if is_used => return Err(format!("--cluster-cidr: {error}")),
+        Err(error) => {
+            config.warnings.push(format!("--cluster-cidr: has no effect here, ignored: {error}"));
+        }
     }
+    Ok(())
 }
 
 /// Applies the flags that kube-proxy does not have: they take precedence over the file.

@@ -72,6 +72,11 @@ fn both_documents_are_one_configuration() {
     assert_eq!(config.sizes()["FLOWS"], 4096);
     assert_eq!(config.lifetimes().unreplied, 10);
     assert!(config.external_devices.value[0].matches("eth0"));
+    let (first, second) = text.split_once("\n---\n").unwrap();
+    let turned = with(&[], &format!("{second}\n---\n{first}")).unwrap();
+    let values =
+        |config: &Config| config.entries().into_iter().map(|entry| (entry.field, entry.value));
+    assert!(values(&turned).eq(values(&config)), "in any order");
 }
 
 #[test]

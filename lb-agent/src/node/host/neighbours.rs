@@ -144,10 +144,9 @@ fn action(
         }
         return Action::Keep;
     }
-    let is_unanswered = match neighbour.header.state {
-        NeighbourState::Failed => true,
-        state => state == NeighbourState::Incomplete && probes(neighbour) >= UNANSWERED,
-    };
+    let state = neighbour.header.state;
+    let is_unanswered = state == NeighbourState::Failed
+        || state == NeighbourState::Incomplete && probes(neighbour) >= UNANSWERED;
     if is_unanswered && is_frontend && !seen.answered.contains(&ip) {
         Action::Give
     } else {

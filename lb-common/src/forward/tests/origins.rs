@@ -127,13 +127,20 @@ fn guest_over_a_card_of_the_node_is_no_process_of_it() {
     let mut tables = Fake::node();
     let service = tables.add_service(1, &[(world::LOCAL4, true)]);
     tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    for (from, expected) in [
-        ("192.168.0.77:45000", Verdict::Pass(PassReason::NotOurs)),
-        ("192.168.0.10:45000", Verdict::Redirected(Redirect::FromHost)),
+    let not_ours = Verdict::Pass(PassReason::NotOurs);
+    for (from, syn, ping) in [
+        ("192.168.0.77:45000", not_ours, not_ours),
+        (
+            "192.168.0.10:45000",
+            Verdict::Redirected(Redirect::FromHost),
+            Verdict::Returned(Return::Echo),
+        ),
     ] {
-        let (verdict, _) =
-            by_host(Hook::ExternalEgress, &Datagram::syn(from, world::CLUSTER4), &tables);
-        assert_eq!(verdict, expected, "{from}");
+        let echo = Datagram::icmp(from, world::CLUSTER4, (8, 0), b"\0\x07\0\x01ping".to_vec());
+        for (sent, expected) in [(Datagram::syn(from, world::CLUSTER4), syn), (echo, ping)] {
+            let (verdict, _) = by_host(Hook::ExternalEgress, &sent, &tables);
+            assert_eq!(verdict, expected, "{from}");
+        }
     }
 }
 

@@ -99,7 +99,7 @@ pub(super) fn end_idle<T: Flows + Node>(
 pub(super) fn end_idle_masquerade<T: Clock + Flows + Node>(
     tables: &T,
     key: &FlowKey,
-    replies: &mut Flow,
+    replies: &Flow,
     now: u64,
     other: &mut Entry,
 ) -> bool {
@@ -110,7 +110,6 @@ pub(super) fn end_idle_masquerade<T: Clock + Flows + Node>(
     key.write_opposite(replies, &mut other.key);
     tables.remove_flow(&other.key);
     tables.remove_flow(key);
-    replies.flags &= !Flow::PROTECTED;
     true
 }
 
