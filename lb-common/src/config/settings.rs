@@ -58,6 +58,8 @@ impl Settings {
     pub const DRAIN: u32 = 2048;
     /// Flows towards pods may be masqueraded: kube-proxy's source translation is in effect, or was in an earlier run.
     pub const MASQUERADED_PODS: u32 = 4096;
+    /// Either flag of those that masquerade packets to pods: earlier versions wrote only the first.
+    pub const ANY_MASQUERADE_AT_PODS: u32 = Self::MASQUERADE_KUBE_PROXY | Self::MASQUERADED_PODS;
 
     /// Whether a flag is set.
     #[inline(always)]

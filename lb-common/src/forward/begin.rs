@@ -166,9 +166,8 @@ pub(super) fn commit<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
         if !begin.renews {
             tables.remove_protected(&pending.key);
         }
-    } else if tables.settings().is_some_and(|all| all.has(Settings::MASQUERADE_KUBE_PROXY)) {
-        // An earlier flow between these ends, by another frontend, may have left an entry there whose source is not
-        // chosen yet.
+    } else if tables.settings().is_some_and(|all| all.has(Settings::ANY_MASQUERADE_AT_PODS)) {
+        // An earlier flow between these ends, by another frontend, may have left an entry there.
         found.key.write_leaving_key(&found.flow, &mut pending.key);
         tables.remove_flow(&pending.key);
     }

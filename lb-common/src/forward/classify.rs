@@ -116,7 +116,7 @@ pub(super) fn masquerades(settings: &Settings, role: Role) -> bool {
 /// Whether packets that leave by an interface of this role may follow a masquerade, of whatever run.
 #[inline(always)]
 pub(super) fn may_be_masqueraded(settings: &Settings, role: Role) -> bool {
-    masquerades(settings, role) || settings.has(Settings::MASQUERADED_PODS)
+    role == Role::External || settings.has(Settings::ANY_MASQUERADE_AT_PODS)
 }
 
 /// Whether a packet comes from a backend that flows of this node go to, by a filter: false positives are possible.

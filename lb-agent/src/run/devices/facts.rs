@@ -54,7 +54,7 @@ impl Facts {
             netns_cookie: netns_cookie()?,
             local: known(config.local(None), before.local),
             pods: known(config.pods(None), before.pods),
-            had_masqueraded_pods: before.flags & Settings::MASQUERADED_PODS != 0,
+            had_masqueraded_pods: before.flags & Settings::ANY_MASQUERADE_AT_PODS != 0,
             secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
         })

@@ -107,6 +107,15 @@ fn flow_towards_a_pod_keeps_its_source_when_the_settings_change() {
     tables.settings.node.flags &= !Settings::MASQUERADE_KUBE_PROXY;
     tables.settings.node.flags |= Settings::MASQUERADED_PODS;
     assert_eq!(send(&tables), (verdict, first));
+    // Another frontend leads to the same backend, after the first flow is over.
+    let mut later = tables.clone();
+    let service = later.add_service(2, &[(world::LOCAL4, true)]);
+    later.cluster_ip(world::CLUSTER4, Protocol::UDP, service);
+    later.clock.set(later.clock.get() + 200 * SECOND);
+    let come = Datagram::udp(world::POD4, world::CLUSTER4).build();
+    let (verdict, left) = run(&step(Hook::PodIngress, come), &later);
+    assert_eq!(verdict, NEW);
+    assert!(matches!(run(&step(Hook::PodEgress, left), &later).0, Verdict::Pass(_)));
     // A flow that begins now has the client's own source.
     let come = Datagram::udp("10.1.0.9:40001", world::NODE4).build();
     let (_, left) = run(&step(Hook::PodIngress, come), &tables);
