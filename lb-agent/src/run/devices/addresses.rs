@@ -23,11 +23,9 @@ pub(super) struct Addresses {
 impl Addresses {
     /// Starts with the addresses that an earlier run wrote.
     pub(super) fn after(maps: &Maps, before: &NodeSettings) -> Result<Self, Error> {
-        Ok(Self {
-            written: maps.addresses()?.into_iter().collect(),
-            own: if is_sparse(&before.own) { before.own } else { AddressFilter::default() },
-            problem: None,
-        })
+        let written: BTreeMap<Ip, u32> = maps.addresses()?.into_iter().collect();
+        let own = inherited(before.own, &written);
+        Ok(Self { written, own, problem: None })
     }
 
     pub(super) const fn written(&self) -> &BTreeMap<Ip, u32> {
@@ -95,14 +93,49 @@ impl Addresses {
         self.problem = problem;
     }
 }
-/// Reports whether packets to other machines may have this source. Each interface of a pod has a link-local address, and
-/// the filter forgets none.
+/// Reports whether an address belongs into the filter. Link-local ones do not: each interface of a pod has one, the filter
+/// forgets none, and no route leads to them.
 pub(super) fn may_be_source(ip: &Ip) -> bool {
     !matches!(IpAddr::from(*ip), IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Reports whether a filter still distinguishes addresses. Earlier versions added link-local ones.
-fn is_sparse(filter: &AddressFilter) -> bool {
-    let bits: u32 = filter.words.iter().map(|word| word.count_ones()).sum();
-    bits <= u64::BITS * 2
+/// Returns the filter to begin with: that of an earlier run, or one of the addresses that it wrote, if its own no longer
+/// distinguishes addresses. Earlier versions added link-local ones.
+fn inherited(before: AddressFilter, written: &BTreeMap<Ip, u32>) -> AddressFilter {
+    let bits: u32 = before.words.iter().map(|word| word.count_ones()).sum();
+    if bits <= u64::BITS * 2 {
+        return before;
+    }
+    let mut own = AddressFilter::default();
+    for ip in written.keys().filter(|ip| may_be_source(ip)) {
+        own.add(ip);
+    }
+    own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn filter_of_many_link_local_addresses_is_begun_anew_with_the_others() {
+        let mut before = AddressFilter::default();
+        let own = Ip::v4([192, 0, 2, 1]);
+        before.add(&own);
+        let of_pod = |number: u16| {
+            let [high, low] = number.to_be_bytes();
+            let mut octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 1, high, low, 7, high, low, 9];
+            octets[9] = low;
+            Ip::from(IpAddr::from(octets))
+        };
+        assert_eq!(inherited(before, &BTreeMap::new()), before, "few bits");
+        let mut written: BTreeMap<Ip, u32> = (0..3_000).map(|pod| (of_pod(pod), 1)).collect();
+        for ip in written.keys() {
+            before.add(ip);
+        }
+        written.insert(own, 1);
+        let after = inherited(before, &written);
+        assert!(after.may_hold(&own));
+        assert_eq!(after.words.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
+    }
 }
