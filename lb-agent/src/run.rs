@@ -21,6 +21,7 @@ use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::node;
 use crate::node::host::FrontendNetworks;
+use crate::plan::Family;
 use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
 use crate::state_file::loopback_file;
@@ -126,7 +127,8 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     // Adopted rows must be in the filters, or the programs would not look their packets up.
     maps.mark_endpoints(&actual.backends)?;
     let reconciler = Reconciler::adopt(maps.limits()?, actual, Duration::ZERO);
-    let frontends = prepare_host_stack(&config).await;
+    let needs_v6 = tracker.context().ip(Family::V6).is_some();
+    let frontends = prepare_host_stack(&config, needs_v6).await;
     let numbers = Arc::new(Numbers::default());
     let devices =
         Devices::new(datapath, Arc::clone(&config), &maps, views.clone(), Arc::clone(&numbers))?;
@@ -193,11 +195,14 @@ fn hand_over(text: &str) -> Option<Handover> {
 
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything
 /// else is served.
-async fn prepare_host_stack(config: &Config) -> watch::Sender<Option<FrontendNetworks>> {
+async fn prepare_host_stack(
+    config: &Config,
+    needs_v6: bool,
+) -> watch::Sender<Option<FrontendNetworks>> {
     let record = loopback_file(&config.bpf_dir.value);
     let serves_loopback = config.localhost_node_ports.value;
     // The programs send packets of this host's processes to that interface.
-    if let Err(error) = node::host::open_loopback(&record, serves_loopback, false).await {
+    if let Err(error) = node::host::open_loopback(&record, serves_loopback, needs_v6).await {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
     }

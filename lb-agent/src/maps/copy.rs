@@ -194,7 +194,7 @@ fn copy_flows<K: FlowKeyForm, V: FlowValue>(
         }
         true
     })?;
-    // The rest belongs to no flow, such as connections of the node, or is there already.
+    // The rest belongs to no flow, such as connections of the node, is there already, or has no room.
     let rest = copy_by(from, (zero, V::default()), |key, flow| {
         if flow.whole().is_forward() { Ok(()) } else { put(key, flow) }
     })?;

@@ -85,11 +85,14 @@ impl Agent {
     /// Publishes the frontends that processes of this host need routes to: those that are not addresses of the node.
     fn publish_frontends(&mut self) {
         // Before the initial sync is programmed, frontends of an earlier run would lose their routes.
-        if !self.is_programmed || !std::mem::take(&mut self.frontends_are_due) {
+        let interfaces = self.devices.external();
+        let has_changed =
+            self.frontends.borrow().as_ref().is_some_and(|all| all.interfaces != interfaces);
+        if !self.is_programmed || !std::mem::take(&mut self.frontends_are_due) && !has_changed {
             return;
         }
         let networks = self.reconciler.networks(|ip| self.devices.is_own(ip));
-        let (interfaces, sources) = (self.devices.external(), self.devices.primary());
+        let sources = self.devices.primary();
         let wanted = Some(FrontendNetworks { networks, interfaces, sources });
         self.frontends.send_if_modified(|frontends| {
             let differs = *frontends != wanted;

@@ -9,8 +9,8 @@
 //! An answer to a probe of NDP need not name the address (RFC 4861, 7.2.4), and TCP confirms an entry as well; so an entry
 //! that was confirmed is deleted after a while, and the kernel asks by multicast.
 //!
-//! An external IP may be an address of another machine (k3s uses those of nodes). Once it was answered for, it is left to
-//! the kernel, also when the machine is down.
+//! An external IP may be an address of another machine (k3s uses those of nodes). Where one has answered, the address is
+//! left to the kernel for some minutes, also when the machine is down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -43,6 +43,10 @@ const PROBED: u32 = 2;
 /// The time after which an entry with the broadcast address that was confirmed is deleted.
 const CONFIRMED: Duration = Duration::from_secs(20);
 
+/// The time for which an address that a machine answered for is left to the kernel. By then its pods are evicted
+/// (`node.kubernetes.io/unreachable`), or a VIP has moved to this node.
+const ANSWERED: Duration = Duration::from_mins(5);
+
 /// An entry of the neighbour table: index of the interface, address.
 type Neighbour = (u32, IpAddr);
 
@@ -58,8 +62,8 @@ enum Action {
 /// The state of entries between two looks.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Addresses that a machine has answered for.
-    answered: BTreeSet<IpAddr>,
+    /// Addresses that a machine has answered for, and when they had its address last.
+    answered: BTreeMap<IpAddr, Instant>,
     /// Entries with the broadcast address that were confirmed, since when.
     confirmed: BTreeMap<Neighbour, Instant>,
 }
@@ -85,8 +89,8 @@ pub(super) async fn follow(frontends: &Receiver<Option<FrontendNetworks>>) -> In
 pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     let mut any = false;
     for neighbour in list(handle).await?.into_iter().filter(is_ours) {
-        delete(handle, neighbour).await?;
-        any = true;
+        // One that cannot be deleted has ended meanwhile.
+        any |= delete(handle, neighbour).await.is_ok();
     }
     Ok(any)
 }
@@ -96,6 +100,7 @@ async fn look(handle: &Handle, wanted: &FrontendNetworks, seen: &mut Seen) -> Re
     let neighbours = list(handle).await?;
     let there: BTreeSet<Neighbour> = neighbours.iter().filter_map(key).collect();
     seen.confirmed.retain(|key, _| there.contains(key));
+    seen.answered.retain(|_, last| last.elapsed() < ANSWERED);
     for neighbour in neighbours {
         let result = match action(&neighbour, wanted, seen, Instant::now()) {
             Action::Keep => Ok(()),
@@ -123,8 +128,10 @@ fn action(
     let Some((interface, ip)) = key(neighbour) else { return Action::Keep };
     let is_frontend = wanted.interfaces.contains(&interface)
         && (wanted.networks.contains(&IpNet::from(ip)) || is_in_range(&wanted.networks, &ip));
+    let answered = seen.answered.get(&ip);
+    let is_answered = answered.is_some_and(|last| now.duration_since(*last) < ANSWERED);
     if is_ours(neighbour) {
-        if !is_frontend || seen.answered.contains(&ip) {
+        if !is_frontend || is_answered {
             return Action::Delete;
         }
         if neighbour.header.state == NeighbourState::Reachable {
@@ -140,18 +147,14 @@ fn action(
     seen.confirmed.remove(&(interface, ip));
     if has_address(neighbour) {
         if is_frontend {
-            seen.answered.insert(ip);
+            seen.answered.insert(ip, now);
         }
         return Action::Keep;
     }
     let state = neighbour.header.state;
     let is_unanswered = state == NeighbourState::Failed
         || state == NeighbourState::Incomplete && probes(neighbour) >= UNANSWERED;
-    if is_unanswered && is_frontend && !seen.answered.contains(&ip) {
-        Action::Give
-    } else {
-        Action::Keep
-    }
+    if is_unanswered && is_frontend && !is_answered { Action::Give } else { Action::Keep }
 }
 
 async fn list(handle: &Handle) -> Result<Vec<NeighbourMessage>, Error> {
@@ -313,14 +316,16 @@ mod tests {
 
     #[test]
     fn machine_that_answered_once_may_be_down() {
-        let (mut seen, now) = (Seen::default(), Instant::now());
+        let (mut seen, began) = (Seen::default(), Instant::now());
         let at = (ETH0, "192.168.50.200");
-        let mut then = |state, probes, address| {
-            action(&entry(at, state, probes, address), &wanted(), &mut seen, now)
+        let mut after = |time, state, probes, address| {
+            action(&entry(at, state, probes, address), &wanted(), &mut seen, began + time)
         };
-        assert_eq!(then(NeighbourState::Reachable, 0, Some(2)), Action::Keep);
-        assert_eq!(then(NeighbourState::Failed, 6, None), Action::Keep);
-        assert_eq!(then(NeighbourState::Stale, 0, Some(u8::MAX)), Action::Delete);
+        let soon = Duration::from_mins(1);
+        assert_eq!(after(soon, NeighbourState::Reachable, 0, Some(2)), Action::Keep);
+        assert_eq!(after(ANSWERED, NeighbourState::Failed, 6, None), Action::Keep);
+        assert_eq!(after(ANSWERED, NeighbourState::Stale, 0, Some(u8::MAX)), Action::Delete);
+        assert_eq!(after(soon + ANSWERED, NeighbourState::Failed, 6, None), Action::Give);
     }
 
     #[test]
