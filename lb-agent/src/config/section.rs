@@ -173,8 +173,7 @@ impl Section {
 
     /// Reads a duration in Go's notation; zero counts as absent.
     pub(super) fn duration(&mut self, key: &str) -> Option<FileValue<Duration>> {
-        let found = self.parse(key, "a duration such as 30s or 1h0m0s", values::duration);
-        found.filter(|found| !found.value.is_zero())
+        self.duration_or(key, Duration::ZERO).filter(|found| !found.value.is_zero())
     }
 
     /// Reads a duration in Go's notation, with another value in place of zero.

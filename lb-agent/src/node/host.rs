@@ -65,7 +65,7 @@ pub async fn follow(
 ) {
     let for_neighbours = frontends.clone();
     tokio::select! {
-        never = neighbours::follow(&for_neighbours) => match never {},
+        never = neighbours::follow(for_neighbours) => match never {},
         () = follow_settings(frontends, record, serves_loopback) => {}
     }
 }

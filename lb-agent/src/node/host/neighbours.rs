@@ -68,14 +68,49 @@ struct Seen {
     confirmed: BTreeMap<Neighbour, Instant>,
 }
 
+/// The frontends whose neighbour entries are looked at.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// The interfaces of their networks.
+    interfaces: BTreeSet<u32>,
+    addresses: BTreeSet<IpAddr>,
+    /// Networks of several addresses, as the range of ClusterIPs.
+    ranges: Vec<IpNet>,
+}
+
+impl Wanted {
+    fn new(frontends: &FrontendNetworks) -> Self {
+        let mut wanted = Self { interfaces: frontends.interfaces.clone(), ..Self::default() };
+        for network in &frontends.networks {
+            if network.prefix_len() == network.max_prefix_len() {
+                wanted.addresses.insert(network.addr());
+            } else {
+                wanted.ranges.push(*network);
+            }
+        }
+        wanted
+    }
+
+    fn has(&self, interface: u32, ip: &IpAddr) -> bool {
+        self.interfaces.contains(&interface)
+            && (self.addresses.contains(ip) || self.ranges.iter().any(|range| range.contains(ip)))
+    }
+}
+
 /// Keeps the neighbour entries of frontends usable.
-pub(super) async fn follow(frontends: &Receiver<Option<FrontendNetworks>>) -> Infallible {
+pub(super) async fn follow(mut frontends: Receiver<Option<FrontendNetworks>>) -> Infallible {
     let mut seen = Seen::default();
+    let mut wanted = None;
+    frontends.mark_changed();
     loop {
         tokio::time::sleep(LOOK).await;
-        let Some(wanted) = frontends.borrow().clone() else { continue };
+        // An error says that the sender is gone: the last frontends stay.
+        if frontends.has_changed().unwrap_or(false) {
+            wanted = frontends.borrow_and_update().as_ref().map(Wanted::new);
+        }
+        let Some(wanted) = &wanted else { continue };
         let result = match super::connect() {
-            Ok(handle) => look(&handle, &wanted, &mut seen).await,
+            Ok(handle) => look(&handle, wanted, &mut seen).await,
             Err(error) => Err(error),
         };
         if let Err(error) = result {
@@ -96,7 +131,7 @@ pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
 }
 
 /// Looks at all entries once.
-async fn look(handle: &Handle, wanted: &FrontendNetworks, seen: &mut Seen) -> Result<(), Error> {
+async fn look(handle: &Handle, wanted: &Wanted, seen: &mut Seen) -> Result<(), Error> {
     let neighbours = list(handle).await?;
     let there: BTreeSet<Neighbour> = neighbours.iter().filter_map(key).collect();
     seen.confirmed.retain(|key, _| there.contains(key));
@@ -119,15 +154,9 @@ async fn look(handle: &Handle, wanted: &FrontendNetworks, seen: &mut Seen) -> Re
 }
 
 /// Decides about an entry.
-fn action(
-    neighbour: &NeighbourMessage,
-    wanted: &FrontendNetworks,
-    seen: &mut Seen,
-    now: Instant,
-) -> Action {
+fn action(neighbour: &NeighbourMessage, wanted: &Wanted, seen: &mut Seen, now: Instant) -> Action {
     let Some((interface, ip)) = key(neighbour) else { return Action::Keep };
-    let is_frontend = wanted.interfaces.contains(&interface)
-        && (wanted.networks.contains(&IpNet::from(ip)) || is_in_range(&wanted.networks, &ip));
+    let is_frontend = wanted.has(interface, &ip);
     let answered = seen.answered.get(&ip);
     let is_answered = answered.is_some_and(|last| now.duration_since(*last) < ANSWERED);
     if is_ours(neighbour) {
@@ -165,12 +194,6 @@ async fn list(handle: &Handle) -> Result<Vec<NeighbourMessage>, Error> {
 async fn delete(handle: &Handle, neighbour: NeighbourMessage) -> Result<(), Error> {
     let deleted = handle.neighbours().del(neighbour).execute().await;
     deleted.map_err(|error| Error::Netlink("delete a neighbour", error))
-}
-
-/// Reports whether an address is in a network of several addresses.
-fn is_in_range(networks: &BTreeSet<IpNet>, ip: &IpAddr) -> bool {
-    let is_range = |network: &&IpNet| network.prefix_len() < network.max_prefix_len();
-    networks.iter().filter(is_range).any(|network| network.contains(ip))
 }
 
 /// Reports whether an entry in use has the broadcast address. Entries of other programs that have it are permanent.
@@ -226,8 +249,8 @@ async fn broadcast(handle: &Handle, interface: u32) -> Result<Option<Vec<u8>>, E
     }))
 }
 
-/// Gives an entry the broadcast address of its interface. Without `NLM_F_REPLACE` the kernel keeps an address that it has learned meanwhile
-/// (`__neigh_update` in `net/core/neighbour.c`).
+/// Gives an entry the broadcast address of its interface. Without `NLM_F_REPLACE` the kernel keeps an address that it has
+/// learned meanwhile (`__neigh_update` in `net/core/neighbour.c`).
 async fn give(handle: &Handle, neighbour: &NeighbourMessage) -> Result<(), Error> {
     let Some(address) = broadcast(handle, neighbour.header.ifindex).await? else { return Ok(()) };
     let mut message = NeighbourMessage::default();
@@ -260,12 +283,12 @@ mod tests {
 
     const ETH0: u32 = 2;
 
-    fn wanted() -> FrontendNetworks {
-        FrontendNetworks {
+    fn wanted() -> Wanted {
+        Wanted::new(&FrontendNetworks {
             networks: ["10.96.0.0/16", "192.168.50.200/32"].map(|it| it.parse().unwrap()).into(),
             interfaces: [ETH0].into(),
             ..FrontendNetworks::default()
-        }
+        })
     }
 
     fn entry(
