@@ -57,11 +57,13 @@ fn with_hyphens(argument: OsString) -> OsString {
 pub enum Command {
     /// Run the node agent. SIGTERM stops it; the data path stays active and the next run adopts it.
     Run(Box<Start>),
-    /// Remove every program, link and pin, and list what was removed.
+    /// Remove all that the agent changed on the node (programs, links, maps, pins, routes, its nftables table, files,
+    /// settings of `lo`), and list what was removed.
     Cleanup(Cleanup),
     /// Show what is left of kube-proxy on this node; exit code 0 when nothing is left.
     Takeover(TakeoverVerb),
-    /// Show agent and data path health. Reads the pins, so it works without a running agent.
+    /// Show agent and data path health. Reads the pins, so it works without a running agent. Exit code 0: the data path
+    /// has no known fault.
     Status(Status),
     /// Mount the bpffs for the pins. Needs a privileged container; meant for an init container.
     Init(Box<Run>),
@@ -103,7 +105,8 @@ pub enum Command {
 /// `lb-agent config ...`
 #[derive(Debug, Subcommand)]
 pub enum ConfigVerb {
-    /// Show each value and its origin. Takes the flags of `run`.
+    /// Show what the given flags and --config mean: each value and its origin. Takes the flags of `run`. The
+    /// configuration of a running agent is at /configz, port 10249.
     View(Box<Run>),
     /// Convert kube-proxy's `ConfigMap`, or the file in it, to the two documents that --config reads.
     Migrate {
@@ -129,11 +132,11 @@ pub struct Cleanup {
     /// Ignored; accepted so that the flags of `run` can be reused.
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
-    /// Serve known flows until the last one has ended, and leave new
-    /// ones to kube-proxy, whose rules must be in place. Then clean up.
+    /// Serve known flows until the last one has ended, and leave new ones to kube-proxy. Then clean up. Without
+    /// --after-rules, kube-proxy's rules must be in place already.
     #[arg(long)]
     pub drain: bool,
-    /// Serve everything until kube-proxy's rules are in place, then drain. To be started before kube-proxy.
+    /// Serve everything until kube-proxy's rules are in place, then drain. Start this command before kube-proxy.
     #[arg(long, requires = "drain")]
     pub after_rules: bool,
     /// Maximum time to drain, in seconds; then the remaining flows are removed too. With --after-rules also the maximum
@@ -147,8 +150,9 @@ pub struct Cleanup {
 pub struct TakeoverVerb {
     #[command(flatten)]
     pub pins: Pins,
-    /// Remove kube-proxy's rules: nftables tables, its iptables chains (with iptables-save and iptables-restore), and
-    /// kube-ipvs0 once its last connection has ended. Established connections continue.
+    /// Remove kube-proxy's rules: nftables tables, its iptables chains (with iptables-nft-save, iptables-legacy-save,
+    /// their -restore, and the ip6tables forms), and kube-ipvs0 once its last connection has ended. Established
+    /// connections continue.
     #[arg(long)]
     pub remove_rules: bool,
     /// Wait until nothing of kube-proxy is left.

@@ -42,8 +42,8 @@ pub enum Error {
     Maps(#[from] maps::Error),
     /// Without the iptables tools, chains of mode iptables cannot be removed.
     #[error(
-        "iptables-save and iptables-restore not found: run this where they are installed, or remove \
-         the chains by hand (docs/install.md)"
+        "iptables-nft-save, iptables-legacy-save and their ip6tables forms not found: run this where one \
+         is installed, or remove the chains by hand (docs/takeover.md)"
     )]
     NoTool,
 }

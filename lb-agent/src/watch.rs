@@ -1,7 +1,8 @@
 //! Follows the objects of a Kubernetes API server and reports them as [`Event`]s.
 //!
 //! Only objects that a service proxy needs are requested (contract 1.1), and each object is reduced as it arrives.
-//! Failures are retried for ever. Meanwhile the last view stays, and [`ViewHealth`] says since when it is old.
+//! Failures are retried for ever. Meanwhile the last known objects stay, and [`ViewHealth`] says since when they are
+//! stale.
 //!
 //! The client never uses an address of the server that this agent programs itself: see [`client::Server`].
 

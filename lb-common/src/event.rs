@@ -37,10 +37,10 @@ names! {
         UnknownFragment = "unknown_fragment", "a later fragment whose first fragment was not seen, or went to no Service";
         Martian = "martian", "a source that cannot be answered, or that equals the destination: left to the stack";
         DrainingFrontend = "draining_frontend", "the frontend was removed and the packet has no flow";
-        NotReady = "not_ready", "the agent has not written the settings, or the programs of the whole path, yet";
+        NotReady = "not_ready", "the agent has not written the settings yet, or not loaded the programs of the whole path";
         Unchanged = "unchanged", "a known flow whose packets need no change at this hook";
         LeftToTc = "left_to_tc", "XDP: handled by tc, because XDP serves only whole TCP and UDP packets that are forwarded";
-        PartialChecksum = "partial_checksum", "XDP: the checksum may still be incomplete (offload): left to tc, which can tell";
+        PartialChecksum = "partial_checksum", "XDP: the checksum may still be incomplete (offload): left to tc, where the kernel knows its state";
         OtherMachine = "other_machine", "the answer would come from this node, but the frame is for another machine";
         NoFlow = "no_flow", "a TCP segment without a flow that may not begin one: neither a SYN nor a plain acknowledgement";
         Accelerated = "accelerated", "tc: XDP has translated this packet already, as its flow shows; the backend is a frontend itself";
@@ -69,7 +69,7 @@ names! {
         NoBackend = "no_backend", "rejected: the service has no usable endpoint";
         Fragment = "fragment", "a held fragment, sent in again after the first fragment of its datagram";
         UnknownPort = "unknown_port", "rejected: the ClusterIP has no such port";
-        TooBig = "too_big", "a packet of this host too large for the route to its backend: answered with the MTU";
+        TooBig = "too_big", "a packet of a host process too large for the route to its backend: answered with the MTU";
     }
 }
 
@@ -78,8 +78,8 @@ names! {
     Redirect {
         Forward = "to_backend", "to a backend, bypassing the stack";
         Reply = "to_client", "reply of a backend, bypassing the stack";
-        FromHost = "host_to_backend", "packet of this host to a frontend, redirected to a backend";
-        ToHost = "backend_to_host", "into the stack: a reply to this host, by the interface that the request left by; or a packet of this host to a backend at its own address, by lo";
+        FromHost = "host_to_backend", "packet of a host process to a frontend, redirected to a backend";
+        ToHost = "backend_to_host", "into the stack: a reply to a host process, by the interface that the request left by; or a packet of a host process to a backend at an address of the node, by lo";
     }
 }
 
@@ -98,7 +98,7 @@ names! {
         NotRejected = "not_rejected", "refused without an answer: a RST, a later fragment, or more extension headers than an ICMP error can quote";
         FragmentHeld = "fragment_held", "a fragment that arrived before the first one of its datagram: held, and sent in again after it";
         FragmentLost = "fragment_lost", "a held fragment that was displaced by others";
-        NoRoute = "no_route", "no route from this host to the chosen backend";
+        NoRoute = "no_route", "no route from this node to the chosen backend";
         SctpChecksum = "sctp_checksum", "a fragmented SCTP packet whose port would change: its checksum covers all fragments";
         IcmpRedirect = "icmp_redirect", "an ICMP redirect that would make a client bypass this node";
     }
@@ -109,7 +109,7 @@ names! {
     Event {
         PortShifted = "port_shifted", "the source port was changed because the tuple was taken";
         PortTaken = "port_taken", "a tried source port belongs to another flow; up to 128 are tried for a flow";
-        PortDisplaced = "port_displaced", "a new flow took the source port of a transient or expired flow, or of one of many of its client";
+        PortDisplaced = "port_displaced", "a new flow took the source port of a transient or expired flow, or of a UDP flow whose client has many of the ports";
         PortsScarce = "ports_scarce", "a free source port was found only after more than 8 tries: ports towards this backend run out";
         AffinityFull = "affinity_full", "no room to remember a client's backend";
         FlowRenewed = "flow_renewed", "a flow whose backend was removed chose a new one";
@@ -130,7 +130,7 @@ names! {
         KeptSource = "kept_source", "no bypass: the route back to the source leaves by another interface";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a fragmented packet";
         FlowNoMemory = "flow_no_memory", "the kernel had no memory for a flow entry, although the table has room";
-        SourceKept = "source_kept", "masqueraded with the first address of an interface that has several: the route names no known one, or encapsulates, or forwarding is off for the interface, or Linux is older than 6.7";
+        SourceKept = "source_kept", "masqueraded with the first address of an interface that has several: the route names no known one, or encapsulates, or forwarding is off for the interface, or the kernel is too old to name one (6.6)";
     }
 }
 
@@ -221,8 +221,8 @@ names! {
         ExternalIngress = "external_ingress", "tc ingress of an external interface: packets from outside";
         ExternalEgress = "external_egress", "tc egress of an external interface: packets to outside";
         ExternalXdp = "external_xdp", "XDP of an external interface: packets from outside";
-        HostIngress = "host_ingress", "tc ingress of lo: replies of backends on this host to its own processes";
-        HostEgress = "host_egress", "tc egress of lo: packets of this host to its own addresses";
+        HostIngress = "host_ingress", "tc ingress of lo: replies of backends on this node to host processes";
+        HostEgress = "host_egress", "tc egress of lo: packets of host processes to addresses of the node";
     }
 }
 

@@ -1,6 +1,6 @@
 //! Hashes of packets and addresses, and the positions in filters and limits that they give.
 //!
-//! [`tuple`] decides which Maglev slot a new flow takes. It is equal on every node, so that any node continues a flow.
+//! The hash [`tuple`] picks the Maglev slot of a new flow. It is equal on every node, so any node can continue a flow.
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::flow::Tuple;

@@ -4,8 +4,8 @@
 //! holds no state, allocates nothing, calls no map and no kernel helper (`maps` only declares them);
 //! see `ARCHITECTURE.md` for the path of a packet.
 //!
-//! The modules from the bottom up. A module uses only those before it in this list: `cargo test -p xtask module_order`
-//! checks this. Unit tests may use all.
+//! The list has the modules from the bottom up. A module uses only those before it, which `cargo test -p xtask
+//! module_order` checks. Unit tests may use all.
 //!
 //! - `mix`: the mixing function of all hashes
 //! - `layout`: the requirements on types of map entries
@@ -19,8 +19,8 @@
 //! - `hash`: hashes of packets and the filters over them
 //! - `maglev`: slots of a set of backends
 //! - `maps`: the list of all maps
-//! - `hook`: the trait of the place where a packet is met
-//! - `packet`: the trait of its bytes
+//! - `hook`: the trait of the hook at which a program handles a packet
+//! - `packet`: the trait of the bytes of a packet
 //! - `tables`: the traits of the maps
 //! - `wire`: the headers of a packet
 //! - `l3`: packets without a link-layer header

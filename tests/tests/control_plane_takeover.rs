@@ -1,4 +1,4 @@
-//! The steps of `docs/install.md`, from the real kube-proxy to the agent and back, with clients that ask continuously
+//! The steps of `docs/takeover.md`, from the real kube-proxy to the agent and back, with clients that ask continuously
 //! and with connections that stay open.
 
 use std::path::Path;

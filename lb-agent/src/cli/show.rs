@@ -78,7 +78,7 @@ pub struct LbList {
 /// `lb-agent service show`
 #[derive(Clone, Debug, Args)]
 pub struct ServiceShow {
-    /// NAMESPACE/NAME or NAME, with :PORT for one port; or the number of a service port.
+    /// NAMESPACE/NAME or NAME, with :PORT for one port; or the ID that `service list -o wide` shows.
     #[arg(value_name = "NAME")]
     pub name: String,
     /// Namespace of NAME [default: any].
@@ -117,7 +117,8 @@ pub struct CtList {
 /// A selection of flows: those that match every given option.
 #[derive(Clone, Debug, Default, Args)]
 pub struct FlowFilter {
-    /// Only flows of this service: NAMESPACE/NAME or NAME, with :PORT for one port; or a number.
+    /// Only flows of this service: NAMESPACE/NAME or NAME, with :PORT for one port; or the ID that
+    /// `service list -o wide` shows.
     #[arg(long, value_name = "NAME")]
     pub service: Option<String>,
     /// Only flows of the client with this address.

@@ -2,8 +2,8 @@
 //! operators.
 //!
 //! Taking a place back loses no packet but takes some milliseconds of CPU time, and a similar agent would take it back
-//! in turn. So a program that displaces ours once is displaced at once. A program that displaces ours repeatedly is
-//! displaced ever more rarely.
+//! in turn. So the agent takes its place back at once from a program that displaces ours for the first time, and waits
+//! longer each time that the same program does it again.
 //!
 //! The agent reports a program before ours at ingress from the first time on: it can end the chain, and its owner asked
 //! for that place. The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`), so a

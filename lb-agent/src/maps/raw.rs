@@ -1,4 +1,5 @@
-//! Types of `lb-common` in the form that aya requires. `lb-common` forbids `unsafe`, so the promise is made here, once.
+//! Types of `lb-common` in the form that aya requires. `lb-common` forbids `unsafe`, so one `unsafe impl` here covers
+//! all of its types.
 
 use aya::Pod;
 use lb_common::layout::Plain;

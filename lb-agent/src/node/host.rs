@@ -1,7 +1,7 @@
 //! Prepares the network stack for packets of host processes (ADR 0027).
 //!
-//! They need a route to every frontend, a link-layer address for each that is looked for in a network of this node, and a
-//! loopback interface that accepts packets with a source address of this host. All of that belongs to the network
+//! They need a route to every frontend, a link-layer address for each one in a network of this node, and a loopback
+//! interface that accepts packets with a source address of this node. All of that belongs to the network
 //! namespace. The earlier settings are saved, and `lb-agent cleanup` restores them.
 
 mod error;

@@ -1,4 +1,4 @@
-//! Decides whether an interface leads outside, to a pod, or nowhere that packets of Services go.
+//! Decides whether an interface leads outside, to a pod, or to neither, so that packets of Services do not use it.
 //!
 //! An interface leads outside if it is up, has a network of its own or a route to a network or through a gateway, and
 //! is neither a pod's nor a bridge of pods. So every network card of the machine counts, not only the one with the

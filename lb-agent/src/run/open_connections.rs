@@ -3,8 +3,8 @@
 //! address outside are open when that address becomes an external IP or one of a load balancer.
 //!
 //! The program at egress always records packets that leave from the usual range of `NodePorts`, and from ports and
-//! addresses of frontends. The data path looks up most sockets of the node by itself, but none that is bound to another
-//! interface than that of the packet: a VRF, or a VLAN over the card.
+//! addresses of frontends. The data path looks up most sockets of the node by itself. It finds no socket that is bound
+//! to another interface than that of the packet: a VRF, or a VLAN over the card.
 //!
 //! Some connections are missing in this record: those that sent nothing since the programs were attached, those from a
 //! port without a frontend, and TCP connections during a take-over, because a segment does not show whether netfilter

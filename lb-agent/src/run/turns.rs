@@ -1,8 +1,8 @@
 //! The order in which the main loop takes things in: stopping, views of the interfaces, the tick, the report of a
 //! sweep, events.
 //!
-//! Events come last, because only they may arrive without end. The other sources are at rest after each turn: views and
-//! ticks for a time that begins when the loop has done their work.
+//! Events come last, because only they may arrive without end. The other sources pause after each turn: views and ticks
+//! for a fixed time from the moment when the loop has done their work.
 
 use std::time::{Duration, Instant};
 

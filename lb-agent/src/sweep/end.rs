@@ -64,7 +64,7 @@ pub(super) fn end<E: Entries>(
     if !lifetimes.is_over(key, &flow, opposite.as_ref(), now.as_nanos() as u64) {
         return Ok(0);
     }
-    // What the flow has beside its two ends is judged with them: a packet that comes later may use it.
+    // The masquerade entry is read now, together with the other two: if a packet uses it after that, it stays.
     let masquerade = if flow.flags & Flow::MASQUERADED == 0 {
         None
     } else {

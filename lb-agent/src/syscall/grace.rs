@@ -21,7 +21,7 @@ const ENOUGH: Duration = Duration::from_millis(20);
 /// Returns when no program runs any more that ran at the time of the call. Takes some milliseconds.
 pub(crate) fn wait_for_programs() {
     if let Err(error) = grace_period() {
-        tracing::warn!(%error, "no RCU grace period available; waiting by time instead");
+        tracing::warn!(%error, "no RCU grace period available; waiting 20 ms instead");
         let began = Instant::now();
         while began.elapsed() < ENOUGH {
             // A park can end early, so the time decides.

@@ -1,9 +1,12 @@
 //! The socket hooks: they connect a TCP socket of this host to a backend directly, and show it the frontend.
 //!
-//! The choice is the same as for packets; the flow's source is the socket. Some calls are left to the packet hooks
-//! (`rare/host`, `socketLB: all`): a call whose packets would be dropped, one that depends on an address that its
-//! socket has or is yet to get (`ClientIP` affinity does), and one from a port that the process chose. All datagrams
-//! are left to them as well: a socket that stays connected to the frontend follows every change of its backends.
+//! The choice is the same as for packets; the flow's source is the socket. These calls are left to the packet hooks
+//! (`rare/host`, `socketLB: all`):
+//!
+//! - a call whose packets would be dropped,
+//! - a call that depends on the address of its socket, which may not have one yet (`ClientIP` affinity does),
+//! - a call from a port that the process chose, or from an address other than the node's,
+//! - a call of a datagram socket: one that stays connected to the frontend follows every change of its backends.
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;

@@ -140,7 +140,7 @@ impl<'a> Kubelet<'a> {
         Ok(pod)
     }
 
-    /// Runs the image once with the node's pins and all privileges, as `docs/install.md` tells an operator to do on a
+    /// Runs the image once with the node's pins and all privileges, as `docs/takeover.md` tells an operator to do on a
     /// node; returns its output.
     pub fn run_once(&self, words: &[&str]) -> Result<String> {
         let pins = self.places.get("/sys/fs/bpf").context("no place for pins")?;

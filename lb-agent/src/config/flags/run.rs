@@ -19,7 +19,7 @@ pub struct Run {
     /// Address of the API server; overrides the kubeconfig.
     #[arg(long, value_name = "URL", conflicts_with = "manifests")]
     pub master: Option<String>,
-    /// Directory of Service, EndpointSlice and Node manifests, watched instead of an API server.
+    /// Directory of Service, EndpointSlice, Node and ServiceCIDR manifests, watched instead of an API server.
     #[arg(long, value_name = "DIR")]
     pub manifests: Option<PathBuf>,
     /// Name of this node's Node object [default: the host name in lower case].

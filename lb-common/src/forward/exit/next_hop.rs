@@ -1,5 +1,5 @@
 //! The next hop of a packet that bypasses the stack: looked up in the kernel's routes before anything is written, with
-//! the changes that a router makes. Also the source address that a route names.
+//! the changes that a router makes. The module also finds the source address that a route names.
 
 use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;

@@ -1,9 +1,9 @@
 //! Packets straight to the address of a backend: they are not translated, but their tuple matters.
 //!
-//! A flow through a service is translated to the same tuple when its client uses one port for both. The later of the
-//! two gets another source port. A packet seen here is recorded for flows that begin later (`ports::reserve`), and its
-//! port is changed where such a flow was first (ADR 0013). For clients outside only a SYN is recorded, and a SYN to the
-//! tuple of an open flow is left alone.
+//! If a client uses one port for such a packet and for a flow through a service, both have the same tuple towards the
+//! backend. The later of the two gets another source port. A packet seen here is recorded for flows that begin later
+//! (`ports::reserve`), and its port is changed where such a flow was first (ADR 0013). For clients outside only a SYN is
+//! recorded, and a SYN to the tuple of an open flow is left alone.
 //!
 //! Connections that this node began are recorded as well, where their replies look like requests to a `NodePort` or an
 //! external IP.

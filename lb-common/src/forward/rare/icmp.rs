@@ -1,7 +1,7 @@
 //! ICMP: errors about translated flows, with the packet that they quote; echo to a ClusterIP; redirects.
 //!
 //! An error travels in one direction of a flow and quotes a packet of the other. So its flow is found by the reverse of
-//! the quoted tuple, and the translation in that entry tells what its sender sent.
+//! the quoted tuple, and the translation in that entry gives the tuple that the sender of the quoted packet used.
 
 use crate::addr::Ip;
 use crate::checksum::Difference;

@@ -1,4 +1,4 @@
-//! Tells a client that no backend answers.
+//! Refuses a packet: its client learns at once that no backend answers.
 //!
 //! The packet becomes an ICMP port unreachable about itself, sent back by the interface by which it came (RFC 792; RFC
 //! 4443 3.1). A process of this host also learns the MTU of the route to its backend this way.

@@ -1,7 +1,7 @@
 //! A packet that XDP has translated is not translated again at tc, where its backend is a frontend itself (ADR 0012).
 //!
-//! The flow table tells whether XDP has translated a packet: drivers and captures lose metadata that is written beside
-//! the packet. The reverse of the tuple that XDP wrote is the key of the reply entry. A packet to that address as a
+//! The flow table shows whether XDP has translated a packet. Metadata beside the packet would not: drivers and captures
+//! lose it. The reverse of the tuple that XDP wrote is the key of the reply entry. A packet to that address as a
 //! frontend has no such entry, unless its client uses one port for both destinations at once.
 
 use crate::addr::Ip;

@@ -35,7 +35,7 @@ pub(in crate::forward) trait Shape {
 
 /// A packet of any shape. Its headers, its entry and the role are in the working memory.
 ///
-/// VERIFIER: the role is read anew for each decision: as a local value it would be known on each path, and the
+/// VERIFIER: the role is read again for each decision: as a local value it would be known on each path, and the
 /// verifier would walk a tenth more instructions.
 pub(in crate::forward) struct Any;
 

@@ -1,4 +1,4 @@
-//! The lives of flows: what protects them, what ends them, and what makes displaced entries anew.
+//! The lives of flows: what protects them, what ends them, and what restores displaced entries.
 
 use std::collections::BTreeMap;
 use std::vec::Vec;

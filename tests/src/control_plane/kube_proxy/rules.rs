@@ -1,4 +1,4 @@
-//! The rules that kube-proxy leaves on a node: tests wait for them, and remove them as `docs/install.md` describes.
+//! The rules that kube-proxy leaves on a node: tests wait for them, and remove them as `docs/takeover.md` describes.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Mode {
         })
     }
 
-    /// Removes all rules, as `docs/install.md` describes.
+    /// Removes all rules, as `docs/takeover.md` describes.
     pub fn remove_rules(self, node: &Netns) -> Result<()> {
         let commands: &[&str] = match self {
             Self::Nftables => {

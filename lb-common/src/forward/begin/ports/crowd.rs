@@ -2,9 +2,9 @@
 //!
 //! A client that cycles through its own ports, and is answered, has a protected flow for each of them after a while.
 //! Netfilter masquerades with 64,512 ports, as many as one client has; the range of a node is smaller, and may be all
-//! taken. Then a flow of a client that has several of the ports tried gives its own up, and its next datagram leaves with
-//! another one: few clients have two of some sixty ports, unless they have a large part of all. Datagrams of the backend
-//! to the old port reach the client that has it by then.
+//! taken. If a client has several of the ports that a new flow tries, one of its flows gives up its port to the new
+//! flow, and its next datagram leaves from another port. A client that has two of some sixty ports probably has a large
+//! part of all. Datagrams of the backend to the old port reach the client of the new flow.
 
 use super::{MOST, ROUND, Search};
 use crate::addr::{Ip, Protocol};

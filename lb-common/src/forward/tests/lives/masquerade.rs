@@ -1,4 +1,4 @@
-//! Flows that leave under this node's address: what displaces their entries, and what makes them anew.
+//! Flows that leave under this node's address: what displaces their entries, and what restores them.
 
 use super::*;
 use crate::addr::{Ip, Port};
