@@ -172,16 +172,16 @@ impl<'a> MapFrontends<'a> {
 
     /// Reports whether a connection that netfilter translates is kube-proxy's.
     fn counts(&self, connection: &Connection, has_rules: bool) -> bool {
-        let place = Place::of(&connection.original, &self.services, &self.own);
+        let kind = DestinationKind::of(&connection.original, &self.services, &self.own);
         let is_known =
             || has_rules || self.earlier.contains(&(connection.protocol, connection.original));
-        place.counts(|| self.service(connection).is_some(), is_known)
+        kind.counts(|| self.service(connection).is_some(), is_known)
     }
 
     /// Reports whether a connection is to a frontend, or to a former one.
     fn has(&self, connection: &Connection) -> bool {
-        let place = Place::of(&connection.original, &self.services, &self.own);
-        place != Place::Elsewhere || self.service(connection).is_some()
+        let kind = DestinationKind::of(&connection.original, &self.services, &self.own);
+        kind != DestinationKind::Elsewhere || self.service(connection).is_some()
     }
 
     /// Deletes conntrack entries of datagrams from this host to frontends, which our programs translated after
@@ -223,7 +223,7 @@ impl<'a> MapFrontends<'a> {
         both.iter().find_map(|frontend| Some(self.maps.service(frontend).ok()??.id))
     }
 
-    /// Returns the datagrams whose backend has left their Service, whatever other Services it has. They must begin a
+    /// Returns the datagrams whose backend was removed from their Service, whatever other Services it has. They must begin a
     /// new flow, so netfilter must forget them.
     fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
         let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
@@ -235,18 +235,18 @@ impl<'a> MapFrontends<'a> {
         let serving = rows.iter().filter(|row| row.service != 0);
         let serving: BTreeSet<(ServiceId, Ip, Port)> =
             serving.map(|row| (row.service, row.ip, row.port)).collect();
-        let has_left = |connection: &&Connection| {
+        let is_removed = |connection: &&Connection| {
             let Tuple { source, source_port, .. } = connection.reply;
             let service = self.service(connection);
             service.is_some_and(|service| !serving.contains(&(service, source, source_port)))
         };
-        Ok(datagrams().filter(has_left).collect())
+        Ok(datagrams().filter(is_removed).collect())
     }
 }
 
 /// The kind of destination of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DestinationKind {
     /// An address of a service range.
     ServiceRange,
     /// An address of this node, and a port between the lowest and the highest `NodePort`.
@@ -254,7 +254,7 @@ enum Place {
     Elsewhere,
 }
 
-impl Place {
+impl DestinationKind {
     fn of(original: &Tuple, services: &ServiceRanges, own: &BTreeSet<Ip>) -> Self {
         let (ip, port) = (original.destination, original.destination_port);
         if services.contain(&ip) {
@@ -266,7 +266,7 @@ impl Place {
         }
     }
 
-    /// Reports whether a connection to this place is kube-proxy's.
+    /// Reports whether a connection to a destination of this kind is kube-proxy's.
     ///
     /// Other programs use ports of the range too, such as Docker for published ports and CNI plugins for a `hostPort`.
     /// So without a `NodePort` at that port the connection must be `is_known`: there are rules of kube-proxy that may
@@ -290,7 +290,7 @@ mod tests {
     const OWN: Ip = Ip::v4([192, 168, 1, 5]);
     const CLUSTER_IP: Ip = Ip::v4([10, 96, 0, 9]);
 
-    fn place(to: Ip, port: u16) -> Place {
+    fn kind(to: Ip, port: u16) -> DestinationKind {
         let mut services = ServiceRanges {
             node_port_low: Port::new(30_000),
             node_port_high: Port::new(30_900),
@@ -299,27 +299,31 @@ mod tests {
         services.ranges[0] = Prefix { ip: CLUSTER_IP, mask: Ip::v6([0xff; 16]) };
         let client = Endpoint::new(Ip::v4([192, 168, 1, 77]), Port::new(40_000));
         let original = Tuple::new(client, Endpoint::new(to, Port::new(port)));
-        Place::of(&original, &services, &BTreeSet::from([OWN]))
+        DestinationKind::of(&original, &services, &BTreeSet::from([OWN]))
     }
 
     #[test]
-    fn destinations_are_told_by_address_and_port() {
-        assert_eq!(place(CLUSTER_IP, 30_500), Place::ServiceRange);
+    fn destinations_are_distinguished_by_address_and_port() {
+        assert_eq!(kind(CLUSTER_IP, 30_500), DestinationKind::ServiceRange);
         for ip in [OWN, Ip::v4([127, 0, 0, 1])] {
-            assert_eq!(place(ip, 30_500), Place::NodePortRange);
-            assert_eq!(place(ip, 8080), Place::Elsewhere, "outside of the range");
+            assert_eq!(kind(ip, 30_500), DestinationKind::NodePortRange);
+            assert_eq!(kind(ip, 8080), DestinationKind::Elsewhere, "outside of the range");
         }
-        assert_eq!(place(Ip::v4([192, 168, 1, 6]), 30_500), Place::Elsewhere, "another host");
+        assert_eq!(
+            kind(Ip::v4([192, 168, 1, 6]), 30_500),
+            DestinationKind::Elsewhere,
+            "another host"
+        );
     }
 
     /// Docker publishes 30500, and no Service has that `NodePort`.
     #[test]
     fn published_port_in_the_range_is_no_connection_of_kube_proxy() {
-        let published = place(OWN, 30_500);
+        let published = kind(OWN, 30_500);
         assert!(!published.counts(|| false, || false));
         assert!(published.counts(|| true, || false), "a NodePort of a Service");
         assert!(published.counts(|| false, || true), "kube-proxy may have begun it");
-        assert!(Place::ServiceRange.counts(|| false, || false), "a former ClusterIP");
-        assert!(!Place::Elsewhere.counts(|| false, || true), "no frontend");
+        assert!(DestinationKind::ServiceRange.counts(|| false, || false), "a former ClusterIP");
+        assert!(!DestinationKind::Elsewhere.counts(|| false, || true), "no frontend");
     }
 }

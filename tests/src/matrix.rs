@@ -28,5 +28,5 @@ pub use question::{
 pub use services::services;
 pub use setup::{Detector, NATIVE, Proxy, SETTINGS, Setup};
 pub use shared_api_server::SharedApiServer;
-pub use stale::{Answers, Row, SECOND_TARGET, STALE, Stage, rows};
+pub use stale::{Answers, Phase, Row, SECOND_TARGET, STALE, rows};
 pub use world::World;

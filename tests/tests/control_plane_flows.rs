@@ -7,8 +7,8 @@ use lb_tests::campaign;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::join_all::join_all;
 use lb_tests::matrix::{
-    Answers, Compared, Destination, Detector, Proxy, Row, SECOND_TARGET, SETTINGS, STALE, Setup,
-    SharedApiServer, Source, Stage, World, frontend, rows, services,
+    Answers, Compared, Destination, Detector, Phase, Proxy, Row, SECOND_TARGET, SETTINGS, STALE,
+    Setup, SharedApiServer, Source, World, frontend, rows, services,
 };
 use lb_tests::rig::{TARGET, longer};
 use lb_tests::topology::Family;
@@ -77,13 +77,13 @@ fn rows_in(worlds: &[(Proxy, &'static str)]) -> Result<Compared> {
 
 fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> {
     let mut old: Vec<(&World, Vec<Old<'_>>)> = Vec::new();
-    for (number, stage) in row.stages.iter().enumerate() {
+    for (number, phase) in row.phases.iter().enumerate() {
         let at = || format!("{}, state {number}", row.name);
-        publish(server, stage).with_context(at)?;
+        publish(server, phase).with_context(at)?;
         let asks = asks(row)?;
         let new = worlds.iter().flat_map(|world| asks.iter().map(move |ask| (world, *ask)));
         let new = new
-            .map(|(world, (from, ask))| move || new_flow_is_answered(world, from, ask, stage.new));
+            .map(|(world, (from, ask))| move || new_flow_is_answered(world, from, ask, phase.new));
         drop(join_all(new).with_context(at)?);
         if number == 0 {
             for world in worlds {
@@ -96,7 +96,7 @@ fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> 
         }
         let flows =
             old.iter().flat_map(|(world, flows)| flows.iter().map(move |flow| (world, flow)));
-        let flows = flows.map(|(world, flow)| move || follows(world, flow, stage));
+        let flows = flows.map(|(world, flow)| move || follows(world, flow, phase));
         drop(join_all(flows).with_context(at)?);
         if row.name.starts_with("CT7") && number == 1 {
             serve(worlds, true)?;
@@ -105,7 +105,7 @@ fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> 
     drop(old);
     publish(
         server,
-        &Stage {
+        &Phase {
             objects: Vec::new(),
             new: Answers::Nobody,
             old: Answers::Nobody,
@@ -115,13 +115,13 @@ fn ask_row(server: &SharedApiServer, worlds: &[World], row: &Row) -> Result<()> 
 }
 
 /// Checks that an old flow gets the answer that the contract requires for the world's proxy.
-fn follows(world: &World, flow: &Old<'_>, stage: &Stage) -> Result<()> {
+fn follows(world: &World, flow: &Old<'_>, phase: &Phase) -> Result<()> {
     let outcome = if world.setup().is_kube_proxy() {
         // Whether kube-proxy shows its known fault depends on when it clears its connection tracking entries.
-        is_answered(flow, &[stage.old_with_kube_proxy, stage.old])
-            .or_else(|fault| is_answered(flow, &[stage.old]).ok().ok_or(fault))
+        is_answered(flow, &[phase.old_with_kube_proxy, phase.old])
+            .or_else(|fault| is_answered(flow, &[phase.old]).ok().ok_or(fault))
     } else {
-        is_answered(flow, &[stage.old])
+        is_answered(flow, &[phase.old])
     };
     outcome.with_context(|| format!("{:?}, {}", world.setup(), flow.who))
 }
@@ -140,12 +140,12 @@ fn serve(worlds: &[World], serves: bool) -> Result<()> {
     Ok(())
 }
 
-fn publish(server: &SharedApiServer, stage: &Stage) -> Result<()> {
-    if stage.objects.is_empty() {
+fn publish(server: &SharedApiServer, phase: &Phase) -> Result<()> {
+    if phase.objects.is_empty() {
         let words = ["delete", "service", "stale", "--ignore-not-found"];
         return server.control_plane().kubectl(&words).map(drop);
     }
-    server.publish(&stage.objects)
+    server.publish(&phase.objects)
 }
 
 /// The clients and their questions: a pod and the host use the ClusterIP, an external client the `NodePort` (CT12).
@@ -234,15 +234,15 @@ fn flows_of_others_to_an_address_of_a_service_are_left_alone() -> Result<()> {
         kept.iter().try_for_each(|kept| kept.ask().map(drop))?;
         let own: Vec<_> = node.addresses().both().iter().map(ToString::to_string).collect();
         for row in rows()?.into_iter().filter(|row| row.name.starts_with("CT1:")) {
-            for stage in row.stages {
-                let mut objects = stage.objects;
+            for phase in row.phases {
+                let mut objects = phase.objects;
                 if let Some(service) = objects.first_mut() {
                     service["spec"]["externalIPs"] = own.clone().into();
                 }
                 server.publish(&objects)?;
                 for family in Family::ALL {
                     let ask = Ask::udp(node.addresses().socket(family, 80)).within(PATIENCE);
-                    new_flow_is_answered(&world, Source::Outside, ask, stage.new)?;
+                    new_flow_is_answered(&world, Source::Outside, ask, phase.new)?;
                 }
                 for kept in &kept {
                     let answer = kept.ask()?;

@@ -16,7 +16,7 @@ use lb_tests::traffic::Ask;
 in_both_shapes!(
     connections_find_the_mtu_of_a_router_between_nodes,
     datagrams_find_the_mtu_of_a_router_between_nodes,
-    hosts_without_socket_hooks_are_told_of_their_frontend,
+    hosts_without_socket_hooks_see_their_frontend,
 );
 
 /// The MTU of the router, in bytes.
@@ -120,7 +120,7 @@ fn datagrams_find_the_mtu_of_a_router_between_nodes(shape: Shape) -> Result<()> 
 }
 
 /// With `socketLB: off`, connections of hosts are translated where they leave, like their datagrams.
-fn hosts_without_socket_hooks_are_told_of_their_frontend(shape: Shape) -> Result<()> {
+fn hosts_without_socket_hooks_see_their_frontend(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape, "socketLB: 'off'")?;
     for family in Family::ALL {
         for (from, to, _) in questions(&rig, &services, family)? {

@@ -60,7 +60,6 @@ enum Command {
     /// s)
     ///
     /// Verdict, bytes and state must be equal; the smallest difference is printed as a fixture. Needs root.
-    #[command(alias = "fuzz-twin")]
     FuzzDifferential(differential::Fuzz),
     /// Mutation test of the data path: does a host test detect each small change? (cold 12 min, warm 8 min)
     ///

@@ -26,7 +26,7 @@ pub enum Answers {
 
 /// One state of the Service, and the answers that flows must get.
 #[derive(Debug)]
-pub struct Stage {
+pub struct Phase {
     /// Objects to create or change; if empty, the Service is deleted.
     pub objects: Vec<Value>,
     /// The answer to a flow that begins in this state.
@@ -47,7 +47,7 @@ pub struct Row {
     /// Whether the flows are TCP connections; otherwise they are datagrams.
     pub is_tcp: bool,
     /// The states in order; the flows begin in the first one.
-    pub stages: Vec<Stage>,
+    pub phases: Vec<Phase>,
 }
 
 const A2: Answers = Answers::By("pod-a2");
@@ -56,8 +56,8 @@ const BOTH_WAYS: &[Destination] = &[Destination::ClusterIp, Destination::NodePor
 const INSIDE: &[Destination] = &[Destination::ClusterIp];
 
 /// A state with the same answer to an old flow for all proxies.
-const fn stage(objects: Vec<Value>, new: Answers, old: Answers) -> Stage {
-    Stage { objects, new, old, old_with_kube_proxy: old }
+const fn phase(objects: Vec<Value>, new: Answers, old: Answers) -> Phase {
+    Phase { objects, new, old, old_with_kube_proxy: old }
 }
 
 fn objects(more: &Value, port: u16, endpoints: &[(Addresses, Value)]) -> Result<Vec<Value>> {
@@ -71,43 +71,43 @@ fn objects(more: &Value, port: u16, endpoints: &[(Addresses, Value)]) -> Result<
 pub fn rows() -> Result<Vec<Row>> {
     let plain = json!({});
     let conditions = |ready: bool, serving: bool, terminating: bool| json!({"conditions": {"ready": ready, "serving": serving, "terminating": terminating}});
-    let row = |name, stages| Row { name, destinations: BOTH_WAYS, is_tcp: false, stages };
+    let row = |name, phases| Row { name, destinations: BOTH_WAYS, is_tcp: false, phases };
     let of = |endpoints: &[(Addresses, Value)]| objects(&plain, TARGET, endpoints);
-    let first = || Ok::<_, anyhow::Error>(stage(of(&[a2(&plain)?])?, A2, A2));
-    let nobody = || Ok::<_, anyhow::Error>(stage(of(&[])?, Answers::Nobody, Answers::Nobody));
+    let first = || Ok::<_, anyhow::Error>(phase(of(&[a2(&plain)?])?, A2, A2));
+    let nobody = || Ok::<_, anyhow::Error>(phase(of(&[])?, Answers::Nobody, Answers::Nobody));
     let unready = a2(&conditions(false, false, false))?;
     let draining = a2(&conditions(false, true, true))?;
-    let gone = stage(of(&[b2(&plain)?])?, B2, B2);
+    let gone = phase(of(&[b2(&plain)?])?, B2, B2);
     let mut all = vec![
         row("CT1: the endpoint is removed, another one exists", vec![first()?, gone]),
         row(
             "CT2: the endpoint is neither ready nor serving",
-            vec![first()?, stage(of(&[unready.clone(), b2(&plain)?])?, B2, B2)],
+            vec![first()?, phase(of(&[unready.clone(), b2(&plain)?])?, B2, B2)],
         ),
         row(
             "CT3: the endpoint is terminating and still serving",
-            vec![first()?, stage(of(&[draining, b2(&plain)?])?, B2, A2)],
+            vec![first()?, phase(of(&[draining, b2(&plain)?])?, B2, A2)],
         ),
         row("CT5: the first endpoint is added", vec![nobody()?, first()?]),
         row(
             "CT6: the first endpoint is not ready yet",
-            vec![nobody()?, stage(of(&[unready])?, Answers::Nobody, Answers::Nobody), first()?],
+            vec![nobody()?, phase(of(&[unready])?, Answers::Nobody, Answers::Nobody), first()?],
         ),
         row(
             "CT7: another port of the same endpoint",
-            vec![first()?, stage(objects(&plain, SECOND_TARGET, &[a2(&plain)?])?, A2, A2)],
+            vec![first()?, phase(objects(&plain, SECOND_TARGET, &[a2(&plain)?])?, A2, A2)],
         ),
         row(
             "CT9: the last endpoint is removed",
-            vec![first()?, Stage { old_with_kube_proxy: A2, ..nobody()? }],
+            vec![first()?, Phase { old_with_kube_proxy: A2, ..nobody()? }],
         ),
         row(
             "CT10: the Service is deleted",
             vec![
                 first()?,
-                Stage {
+                Phase {
                     old_with_kube_proxy: A2,
-                    ..stage(Vec::new(), Answers::Nobody, Answers::Nobody)
+                    ..phase(Vec::new(), Answers::Nobody, Answers::Nobody)
                 },
             ],
         ),
@@ -116,7 +116,7 @@ pub fn rows() -> Result<Vec<Row>> {
         is_tcp: true,
         ..row(
             "CT11: the endpoint of a connection is removed",
-            vec![first()?, stage(of(&[b2(&plain)?])?, B2, A2)],
+            vec![first()?, phase(of(&[b2(&plain)?])?, B2, A2)],
         )
     });
     all.extend(local(&plain)?);
@@ -128,22 +128,22 @@ fn local(plain: &Value) -> Result<Vec<Row>> {
     let local = json!({"spec": {"internalTrafficPolicy": "Local"}});
     let cluster = json!({"spec": {"internalTrafficPolicy": "Cluster"}});
     let host = endpoint(Segment::First.host(address::node(1))?, "node-a", plain);
-    let row = |name, stages| Row { name, destinations: INSIDE, is_tcp: false, stages };
+    let row = |name, phases| Row { name, destinations: INSIDE, is_tcp: false, phases };
     let by_host = Answers::By("node-a");
     Ok(vec![
         row(
             "CT4a: the local endpoint is removed, another local one is added",
             vec![
-                stage(objects(&local, TARGET, &[a2(plain)?])?, A2, A2),
-                stage(objects(&local, TARGET, &[b2(plain)?])?, Answers::Nobody, Answers::Nobody),
-                stage(objects(&local, TARGET, &[b2(plain)?, host])?, by_host, by_host),
+                phase(objects(&local, TARGET, &[a2(plain)?])?, A2, A2),
+                phase(objects(&local, TARGET, &[b2(plain)?])?, Answers::Nobody, Answers::Nobody),
+                phase(objects(&local, TARGET, &[b2(plain)?, host])?, by_host, by_host),
             ],
         ),
         row(
             "CT4b: the endpoint is serving, but the new policy excludes it",
             vec![
-                stage(objects(&cluster, TARGET, &[b2(plain)?])?, B2, B2),
-                stage(objects(&local, TARGET, &[a2(plain)?, b2(plain)?])?, A2, B2),
+                phase(objects(&cluster, TARGET, &[b2(plain)?])?, B2, B2),
+                phase(objects(&local, TARGET, &[a2(plain)?, b2(plain)?])?, A2, B2),
             ],
         ),
     ])

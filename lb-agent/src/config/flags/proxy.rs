@@ -38,7 +38,7 @@ pub struct ProxyFlags {
     #[arg(long, value_name = "MODE")]
     pub detect_local_mode: Option<String>,
     /// Bridge for mode BridgeInterface.
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "INTERFACE")]
     pub pod_bridge_interface: Option<String>,
     /// Prefix of interface names for mode InterfaceNamePrefix.
     #[arg(long, value_name = "PREFIX")]

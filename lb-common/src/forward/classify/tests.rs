@@ -14,8 +14,8 @@ use crate::wire::{View, tcp};
 const NEAR: Class = Class::Frontend { is_in_ranges: true };
 const FAR: Class = Class::Frontend { is_in_ranges: false };
 const VIP: &str = "198.51.100.1:443";
-/// An address that is nobody's.
-const NOBODY: &str = "203.0.113.200:9000";
+/// An address of no frontend and no backend.
+const UNUSED: &str = "203.0.113.200:9000";
 /// The node's address with a port of ours.
 const OURS: &str = "192.168.0.10:62000";
 const ROLES: [Role; 3] = [Role::Pod, Role::External, Role::Host];
@@ -59,12 +59,12 @@ fn packets_that_come_in() {
         (world::POD4, world::CLUSTER4, tcp::SYN, [NEAR, NEAR, none]),
         (world::CLIENT4, world::NODE4, tcp::SYN, [NEAR, NEAR, none]),
         (world::CLIENT4, VIP, tcp::SYN, [FAR, FAR, none]),
-        (world::POD4, NOBODY, tcp::SYN, [none; 3]),
+        (world::POD4, UNUSED, tcp::SYN, [none; 3]),
         // A SYN is the only packet of an outside client that is looked up on its way straight to a backend.
         (world::POD4, world::REMOTE4, tcp::SYN, [backend, backend, none]),
         (world::POD4, world::REMOTE4, tcp::ACK, [backend, none, none]),
         (world::REMOTE4, OURS, tcp::ACK, [Class::Answer; 3]),
-        (NOBODY, OURS, tcp::ACK, [none; 3]),
+        (UNUSED, OURS, tcp::ACK, [none; 3]),
         (world::LOCAL4, world::POD4, tcp::ACK, [none; 3]),
     ] {
         assert_eq!(comes_in(&node, from, to, flags), classes, "{from} to {to}");
@@ -94,7 +94,7 @@ fn packets_that_go_out() {
         (world::LOCAL4, world::POD4, false, [backend, backend, none]),
         // To a pod the source stays, unless it is done as kube-proxy does it.
         (world::CLIENT4, world::REMOTE4, false, [none, backend, none]),
-        (world::CLIENT4, NOBODY, false, [none; 3]),
+        (world::CLIENT4, UNUSED, false, [none; 3]),
         (world::NODE4, world::CLUSTER4, true, [none, NEAR, NEAR]),
         (world::POD4, world::CLUSTER4, false, [none; 3]),
     ] {

@@ -270,7 +270,7 @@ fn reset_that_both_ends_survive_was_forged() {
     assert_eq!(exchange.entry(Kind::FORWARD).shown, Shown::ESTABLISHED);
 }
 
-/// One RST of somebody who guesses, right after a question and its answer, then silence, and the endpoints change.
+/// One RST of a sender that guesses, right after a question and its answer, then silence, and the endpoints change.
 #[test]
 fn blind_reset_of_a_connection_in_use_does_not_move_it() {
     let mut exchange = Exchange::opened();

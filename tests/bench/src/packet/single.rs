@@ -57,7 +57,7 @@ impl Singles {
                 (
                     Hook::PodIngress,
                     Case::Reject,
-                    nobody(kind),
+                    without_backends(kind),
                     Verdict::Returned(Return::NoBackend),
                 ),
                 (
@@ -119,7 +119,7 @@ impl Single {
 }
 
 /// A ClusterIP without backends, and the first packet of a pod to it.
-fn nobody(kind: Kind) -> (Fake, Vec<u8>) {
+fn without_backends(kind: Kind) -> (Fake, Vec<u8>) {
     let (pod, asked) = match kind.family {
         Family::V4 => (at(POD4), at(CLUSTER4)),
         Family::V6 => (at(POD6), at(CLUSTER6)),

@@ -195,7 +195,7 @@ fn answered_flows_keep_their_ports_and_a_new_one_leaves_nothing() {
     assert_eq!(tables.all_flows(), before);
 }
 
-/// As with an agent that is dead: nobody sweeps.
+/// As with an agent that is dead: no sweep runs.
 #[test]
 fn answered_flows_that_are_idle_for_too_long_give_their_ports_up() {
     let tables = crowded(Flow::PROTECTED);
