@@ -74,6 +74,11 @@ fn record_is_renewed_by_packets_of_its_connection() {
     assert_eq!(written.len(), 10);
     written.dedup();
     assert_eq!(written.len(), 4, "at 0 s, 18 s, 36 s and 54 s");
+    // 128 steps of a moment after the last one.
+    let last = written.last().copied().expect("a record");
+    tables.clock.set(u64::from(last + 128) << Flow::MOMENT_BITS);
+    assert_eq!(run(&sends, &tables).0, Verdict::Pass(PassReason::NotOurs));
+    assert!(tables.own_answers.borrow().values().all(|moment| *moment == last + 128));
 }
 
 /// Egress sees no packets of a connection to an address that became an external IP. They renew its record themselves:
@@ -98,6 +103,26 @@ fn record_of_a_connection_outside_is_renewed_by_its_packets() {
     assert_eq!(*tables.own_answers.borrow(), before, "written again at once");
     pass(25);
     assert_eq!(run(&segment, &tables).0, Verdict::Translated(Translation::NewFlow));
+}
+
+/// Records are written again after 17 s, so they count for twice that time, however short the lives of flows are.
+#[test]
+fn record_outlives_the_shortest_lives_of_flows() {
+    for (silence, is_known) in [(34, true), (35, false)] {
+        let (external, pod) = ("198.51.100.109:80", world::POD4);
+        let mut tables = Fake::node();
+        let service = tables.add_service(1, &[(world::LOCAL4, true)]);
+        tables.external(external, Protocol::TCP, service);
+        let lifetimes = &mut tables.settings.node.lifetimes;
+        (lifetimes.open, lifetimes.half_closed) = (10, 10);
+        let hash = hash::whole(&Tuple::new(at(pod), at(external)), Protocol::TCP);
+        let moment = Flow::moment(tables.clock.get());
+        tables.own_answers.borrow_mut().insert(hash, moment);
+        tables.clock.set(tables.clock.get() + silence * 1_000_000_000);
+        let segment = step(Hook::PodIngress, Datagram::tcp(pod, external, tcp::ACK).build());
+        let passes = run(&segment, &tables).0 == Verdict::Pass(PassReason::NotOurs);
+        assert_eq!(passes, is_known, "after {silence} s");
+    }
 }
 
 /// A RST gets no answer, and a flood that is refused would fill the table. While the data path drains, answers are the

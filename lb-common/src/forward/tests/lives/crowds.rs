@@ -126,7 +126,7 @@ fn flows_of_some_clients_with_all_ports_give_their_own_up() {
 fn free_port_is_found_before_the_last_round() {
     let client = at("203.0.113.50:40000");
     let tuple = Tuple::new(client, at(world::REMOTE4));
-    for turn in [64, 100, 111] {
+    for turn in [64, 100, 111, 112] {
         let tables = crowded(Protocol::UDP, crowd);
         let free = source_port(&PORTS, &tuple, Protocol::UDP, turn);
         let own = Tuple::new(at(world::REMOTE4), Endpoint::new(at(world::NODE4).ip, free));
@@ -148,4 +148,54 @@ fn client_with_one_port_hides_no_crowd() {
     });
     assert_eq!(send(&tables, Protocol::UDP, client).0, MASQUERADE);
     assert_eq!(tables.counted(Event::PortDisplaced), 1);
+}
+
+/// The client that has the ports tried in some turns; each other port has a client of its own.
+fn crowded_in(turns: &[u32], client: Endpoint) -> Fake {
+    let tuple = Tuple::new(client, at(world::REMOTE4));
+    let port = |turn: &u32| source_port(&PORTS, &tuple, Protocol::UDP, *turn).get();
+    let ports: Vec<u16> = turns.iter().map(port).collect();
+    crowded(Protocol::UDP, |port| {
+        if ports.contains(&port) {
+            crowd(port)
+        } else {
+            Ip::v4([198, 51, (port >> 8) as u8, port as u8])
+        }
+    })
+}
+
+/// The first half of the tries looks for a free port only.
+#[test]
+fn ports_of_the_first_half_make_no_crowd() {
+    let client = at("203.0.113.50:40000");
+    let tables = crowded_in(&[1, 2, 120], client);
+    assert_eq!(send(&tables, Protocol::UDP, client).0, EXHAUSTED);
+    assert_eq!(tables.counted(Event::PortDisplaced), 0);
+}
+
+/// A client with two ports of one round is remembered until the last one.
+#[test]
+fn crowd_is_remembered_from_round_to_round() {
+    let client = at("203.0.113.50:40000");
+    let tables = crowded_in(&[64, 70, 120], client);
+    assert_eq!(send(&tables, Protocol::UDP, client).0, MASQUERADE);
+    assert_eq!(tables.counted(Event::PortDisplaced), 1);
+}
+
+/// The reply entry was displaced, and another flow has its key by now: that flow stays protected.
+#[test]
+fn flow_in_place_of_a_reply_keeps_its_protection() {
+    let tables = crowded(Protocol::UDP, crowd);
+    for flow in tables.flows.borrow_mut().values_mut().filter(|flow| flow.kind == Kind::REPLY) {
+        flow.kind = Kind::FORWARD;
+    }
+    let protected = |tables: &Fake| {
+        let flows = tables.flows.borrow();
+        let is_other =
+            |key: &FlowKey, flow: &Flow| key.side == Side::EGRESS && flow.kind == Kind::FORWARD;
+        flows.iter().filter(|(key, flow)| is_other(key, flow)).count()
+    };
+    let before = protected(&tables);
+    assert_eq!(send(&tables, Protocol::UDP, at("203.0.113.50:40000")).0, MASQUERADE);
+    assert_eq!((protected(&tables), tables.counted(Event::PortDisplaced)), (before, 1));
 }

@@ -87,3 +87,16 @@ fn packets_right_after_a_reset_do_not_refute_it() {
         assert_eq!(exchange.entry(Kind::FORWARD).shown.rst, is_reset, "after {later} ms");
     }
 }
+
+/// A segment whose sequence number proves nothing: how far its acknowledgement may be ahead of the last one.
+#[test]
+fn acknowledgement_without_proof_is_recorded_up_to_a_distance() {
+    for (ahead, is_recorded) in [(1 << 20, true), ((1 << 20) + 1, false)] {
+        let exchange = Exchange::opened();
+        let before = exchange.entry(Kind::FORWARD).expected;
+        exchange.wait_ms(2_000);
+        let _sent = exchange.asks_with(tcp::ACK, [FORGED[0], before + ahead]);
+        let wanted = if is_recorded { before + ahead } else { before };
+        assert_eq!(exchange.entry(Kind::FORWARD).expected, wanted, "{ahead}");
+    }
+}

@@ -263,3 +263,24 @@ fn masquerade_whose_answers_were_displaced_keeps_its_source() {
     assert_eq!(send(&tables), out, "the port of the flow is another one");
     assert_eq!(answers(&tables), own);
 }
+
+/// The reply entry was displaced, and an older flow of another kind has its key: it does not decide about the masquerade.
+#[test]
+fn entry_of_another_kind_ends_no_masquerade() {
+    let (tables, send) = masqueraded();
+    let out = send(&tables);
+    let all = tables.all_flows();
+    let reply = all.iter().find(|(_, flow)| flow.kind == Kind::REPLY).map(|(key, _)| *key);
+    let reply = reply.expect("a reply entry");
+    let mut other = all[&reply];
+    other.kind = Kind::FORWARD;
+    tables.clock.set(tables.clock.get() + 200 * SECOND);
+    let _displaced = tables.transient.borrow_mut().insert(reply, other);
+    let ours = Endpoint::new(
+        at(world::NODE4).ip,
+        Port::from_wire(out[34..36].first_chunk().copied().expect("ports")),
+    );
+    let back = Datagram::new(at(world::REMOTE4), ours, Transport::Udp(true)).build();
+    let verdict = run(&step(Hook::ExternalIngress, back), &tables).0;
+    assert_eq!(verdict, Verdict::Translated(Translation::Unmasquerade));
+}
