@@ -45,6 +45,7 @@ pub use attached::{
 };
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
+pub use elsewhere::other_data_path;
 pub use error::Error;
 use lock::Lock;
 pub use lock::{ensure_no_agent, runs};

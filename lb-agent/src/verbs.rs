@@ -201,27 +201,32 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
     if let Some(dir) = &removed.unmounted {
         print(&format!("unmounted {}\n", dir.display()))?;
     }
-    let has_anchor = match takeover::remove_anchor() {
-        Ok(true) => {
-            print("removed nft table inet lb-agent\n")?;
-            true
-        }
-        // Without nftables in the kernel there is no such table.
-        Ok(false) | Err(_) => false,
-    };
-    let restored = node::host::restore(&loopback_file(dir))?;
+    // The rest belongs to the network namespace, and stays while an agent with another directory uses it.
+    let other = datapath::other_data_path(dir);
+    let mut restored = if other.is_none() { restore_node(dir)? } else { Vec::new() };
+    let files = state_file::remove(dir);
+    restored.extend(files.iter().map(|file| format!("removed {}", file.display())));
     for line in &restored {
         print(&format!("{line}\n"))?;
     }
-    let files = state_file::remove(dir);
-    for file in &files {
-        print(&format!("removed {}\n", file.display()))?;
+    if let Some(other) = other {
+        print(&format!("kept routes, nft table and settings of lo: in use by {other}\n"))?;
     }
-    let is_empty = removed.pins.is_empty() && removed.unmounted.is_none();
-    if is_empty && restored.is_empty() && files.is_empty() && !has_anchor {
+    if removed.pins.is_empty() && removed.unmounted.is_none() && restored.is_empty() {
         print(&format!("nothing to remove in {}\n", dir.display()))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Undoes the changes of the network namespace. Returns one line for each.
+fn restore_node(dir: &Path) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    // Without nftables in the kernel there is no such table.
+    if takeover::remove_anchor().unwrap_or(false) {
+        done.push("removed nft table inet lb-agent".to_owned());
+    }
+    done.extend(node::host::restore(&loopback_file(dir))?.into_iter().map(str::to_owned));
+    Ok(done)
 }
 
 /// Reports what is left of kube-proxy.

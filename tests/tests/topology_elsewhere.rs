@@ -113,6 +113,30 @@ fn programs_of_an_agent_that_runs_are_refused_by_its_process() -> Result<()> {
     serves_alone(&rig, &web, &mut second, &here, &other)
 }
 
+/// Routes, the nft table and the settings of `lo` belong to the network namespace, not to a directory.
+#[test]
+fn cleanup_of_another_directory_keeps_what_a_running_agent_uses() -> Result<()> {
+    let (mut rig, web, other) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    let here = rig.node(0)?.bpf().to_owned();
+    let node = rig.node(0)?.netns();
+    let routes = || node.tool("ip", &["route", "show", "table", "27746"]);
+    let before = routes()?;
+    ensure!(!before.is_empty(), "the node has no routes to frontends");
+    agent.set_flag("--bpf-dir", text(&other)?);
+    let said = agent.command(&["cleanup"])?;
+    ensure!(said.contains("kept routes") && said.contains(text(&here)?), "{said}");
+    ensure!(routes()? == before, "routes now: {}", routes()?);
+    agent.set_flag("--bpf-dir", text(&here)?);
+    for (from, question) in askers(&rig, &web)? {
+        drop(ask(from, question)?);
+    }
+    agent.stop()?;
+    let said = agent.command(&["cleanup"])?;
+    ensure!(said.contains("removed routes to frontends"), "{said}");
+    Ok(())
+}
+
 /// The other pins were removed, so that only the XDP program is left.
 #[test]
 fn xdp_program_that_is_left_is_refused() -> Result<()> {

@@ -26,11 +26,24 @@ const MAPS: [&str; 2] = ["SERVICES", "BACKEND_FILTER"];
 
 /// Refuses to start beside programs of another run. The error names the place of their pins.
 pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
+    let Some((hook, other)) = find(dir, hooks::all(cgroup)) else { return Ok(()) };
+    let remedy = remedy(&hook, other.as_ref());
+    let (place, pins, dir) = (hook.to_string(), place_of_pins(other.as_ref()), dir.to_owned());
+    Err(Error::Elsewhere { place, pins, dir, remedy })
+}
+
+/// Names an interface of this namespace with programs of another `--bpf-dir`, and the place of their pins.
+pub fn other_data_path(dir: &Path) -> Option<String> {
+    let (hook, other) = find(dir, hooks::of_devices().unwrap_or_default())?;
+    Some(format!("{hook}, pins {}", place_of_pins(other.as_ref())))
+}
+
+/// Finds programs of another run among those at hooks, with its `--bpf-dir` if that is visible from here.
+fn find(dir: &Path, mut foreign: Vec<OccupiedHook>) -> Option<(OccupiedHook, Option<PathBuf>)> {
     let own = Pinned::below(dir);
-    let mut foreign = hooks::all(cgroup);
     foreign.retain(|hook| !own.has(hook));
     if foreign.is_empty() {
-        return Ok(());
+        return None;
     }
     let mut others = Vec::new();
     for mount in bpffs::mounts() {
@@ -39,25 +52,22 @@ pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
     let of = |hook: &OccupiedHook| {
         let mut holders = others.iter().filter(|(_, pinned)| pinned.has(hook));
         let (other, _) = holders.find(|(other, _)| !hook.is_of_sockets() || is_here(other))?;
-        Some(error(dir, hook, Some(other)))
+        Some((hook.clone(), Some(other.clone())))
     };
     // Only tc hooks are judged by name. A socket hook does not show which network namespace it serves: agents of
     // several namespaces may share a cgroup. An XDP program of another owner is left alone whatever its name is (ADR
     // 0012).
     let by_name = |hook: &OccupiedHook| {
-        (hook.is_of_tc() && is_ours(hook.program)).then(|| error(dir, hook, None))
+        (hook.is_of_tc() && is_ours(hook.program)).then(|| (hook.clone(), None))
     };
-    let found = foreign.iter().find_map(of).or_else(|| foreign.iter().find_map(by_name));
-    found.map_or(Ok(()), Err)
+    foreign.iter().find_map(of).or_else(|| foreign.iter().find_map(by_name))
 }
 
-fn error(dir: &Path, hook: &OccupiedHook, other: Option<&PathBuf>) -> Error {
-    let pins = other.map_or_else(
+fn place_of_pins(other: Option<&PathBuf>) -> String {
+    other.map_or_else(
         || "not visible from here".to_owned(),
         |other| format!("below {}", other.display()),
-    );
-    let (place, dir) = (hook.to_string(), dir.to_owned());
-    Error::Elsewhere { place, pins, dir, remedy: remedy(hook, other) }
+    )
 }
 
 fn remedy(hook: &OccupiedHook, other: Option<&PathBuf>) -> String {

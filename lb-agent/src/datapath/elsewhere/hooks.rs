@@ -96,7 +96,8 @@ pub(super) fn all(cgroup: &Path) -> Vec<OccupiedHook> {
     all
 }
 
-fn of_devices() -> io::Result<Vec<OccupiedHook>> {
+/// Returns every program at the hooks of this namespace's interfaces.
+pub(super) fn of_devices() -> io::Result<Vec<OccupiedHook>> {
     let socket = connect(NETLINK_ROUTE)?;
     let mut all = Vec::new();
     for (index, device, xdp) in devices(&socket)? {
