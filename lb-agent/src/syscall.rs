@@ -26,8 +26,8 @@ pub(crate) use grace::wait_for_programs;
 pub use hooked::AttachedProgram;
 pub(crate) use hooked::{attached_to_cgroup, attached_to_device, effective_in_cgroup};
 pub(crate) use links::{
-    LinkInfo, Order, detach_link, link_cgroup, link_info, link_tcx, link_xdp, load_idle, map_id,
-    open_pin, pin, program_id, update_link,
+    LinkInfo, detach_link, link_cgroup, link_info, link_tcx, link_xdp, load_idle, map_id, open_pin,
+    pin, program_id, update_link,
 };
 pub use net::netns_cookie;
 pub(crate) use net::{device_index, device_name, driver};

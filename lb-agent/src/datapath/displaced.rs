@@ -5,16 +5,12 @@
 //! in turn. So the agent takes its place back at once from a program that displaces ours for the first time, and waits
 //! longer each time that the same program does it again.
 //!
-//! The agent reports a program before ours at ingress from the first time on: it can end the chain, and its owner asked
-//! for that place. The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`), so a
-//! program is often behind ours at egress by chance, once for each interface of a pod. It is reported from the second
-//! time on.
+//! The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`): the owner of a program before
+//! ours asked for that place, and the program can end the chain. So it is reported from the first time on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-use super::role::Direction;
 
 /// Time until the place is taken back for the second time; doubled each further time.
 const FIRST: Duration = Duration::from_secs(2);
@@ -34,8 +30,8 @@ struct Displacement {
     patience: Duration,
     /// Time when another program was last seen in the place.
     seen: Instant,
-    /// The message for operators: at ingress at once, at egress once the program has come back.
-    problem: Option<String>,
+    /// The message for operators.
+    problem: String,
 }
 
 impl Displaced {
@@ -43,7 +39,6 @@ impl Displaced {
     pub(super) fn see(
         &mut self,
         path: &Path,
-        direction: Direction,
         now: Instant,
         problem: impl FnOnce() -> String,
     ) -> bool {
@@ -51,14 +46,14 @@ impl Displaced {
         let calm = |displacement: &Displacement| now.duration_since(displacement.seen) >= CALM;
         match self.0.get_mut(path).filter(|displacement| !calm(displacement)) {
             None => {
-                let problem = (direction == Direction::Ingress).then(problem);
-                let displacement = Displacement { taken: now, patience: FIRST, seen: now, problem };
+                let (patience, problem) = (FIRST, problem());
+                let displacement = Displacement { taken: now, patience, seen: now, problem };
                 drop(self.0.insert(path.to_owned(), displacement));
                 true
             }
             Some(displacement) => {
                 displacement.seen = now;
-                displacement.problem = Some(problem());
+                displacement.problem = problem();
                 let is_time = now.duration_since(displacement.taken) >= displacement.patience;
                 if is_time {
                     // Each return takes twice as long, so that two programs do not displace one another in a fast loop.
@@ -78,7 +73,7 @@ impl Displaced {
     /// Returns a message for each program that displaces ours, or did so within the last minute.
     pub(super) fn problems(&mut self, now: Instant) -> Vec<String> {
         self.0.retain(|_, displacement| now.duration_since(displacement.seen) < CALM);
-        self.0.values().filter_map(|displacement| displacement.problem.clone()).collect()
+        self.0.values().map(|displacement| displacement.problem.clone()).collect()
     }
 }
 
@@ -88,34 +83,29 @@ mod tests {
 
     /// Sees a program in our place at these seconds. Returns whether to take the place back, and the number of
     /// problems.
-    fn seen_at<const N: usize>(direction: Direction, seconds: [u64; N]) -> [(bool, usize); N] {
+    fn seen_at<const N: usize>(seconds: [u64; N]) -> [(bool, usize); N] {
         let (mut displaced, path, began) =
             (Displaced::default(), Path::new("2-ingress"), Instant::now());
         seconds.map(|second| {
             let now = began + Duration::from_secs(second);
-            let taken = displaced.see(path, direction, now, || "a foreign program".to_owned());
+            let taken = displaced.see(path, now, || "a foreign program".to_owned());
             (taken, displaced.problems(now).len())
         })
     }
 
     #[test]
-    fn foreign_program_in_front_at_ingress_is_a_problem_at_once() {
-        assert_eq!(seen_at(Direction::Ingress, [0, 200]), [(true, 1), (true, 1)]);
-    }
-
-    #[test]
-    fn foreign_program_behind_at_egress_is_a_problem_when_repeated() {
-        let seen = seen_at(Direction::Egress, [0, 1, 200]);
-        assert_eq!(seen, [(true, 0), (false, 1), (true, 0)], "a pause resets the count");
+    fn foreign_program_is_a_problem_at_once() {
+        let seen = seen_at([0, 1, 200]);
+        assert_eq!(seen, [(true, 1), (false, 1), (true, 1)], "a pause resets the patience");
     }
 
     #[test]
     fn place_is_taken_back_ever_more_rarely() {
-        let taken = seen_at(Direction::Egress, [0, 1, 3, 6, 7]).map(|(taken, _)| taken);
+        let taken = seen_at([0, 1, 3, 6, 7]).map(|(taken, _)| taken);
         assert_eq!(taken, [true, false, true, false, true], "after 2 s, then after 4 s");
         let seconds: Vec<u64> = (0..300).collect();
         let seconds: [u64; 300] = seconds.try_into().unwrap();
-        let taken = seen_at(Direction::Ingress, seconds).iter().filter(|(taken, _)| *taken).count();
+        let taken = seen_at(seconds).iter().filter(|(taken, _)| *taken).count();
         assert_eq!(taken, 13, "at 0, 2, 6, 14, 30 s, and every 30 s after that");
     }
 
@@ -123,7 +113,7 @@ mod tests {
     fn problem_ends_a_minute_after_the_program() {
         let (mut displaced, path, began) =
             (Displaced::default(), Path::new("2-ingress"), Instant::now());
-        displaced.see(path, Direction::Ingress, began, || "a foreign program".to_owned());
+        displaced.see(path, began, || "a foreign program".to_owned());
         assert_eq!(displaced.problems(began + Duration::from_secs(59)).len(), 1);
         assert!(displaced.problems(began + CALM).is_empty());
     }

@@ -1,8 +1,7 @@
 //! Links: a program on an interface or a cgroup. The pin keeps the link when the agent ends.
 //!
-//! At ingress ours is the first program and at egress the last. Other programs on the interface thus see packets as the
-//! stack does: after our translation on the way in, before it on the way out. Programs of an earlier run come directly
-//! after ours in both directions.
+//! Ours is the first program of an interface in both directions: a program before it could end the chain, as every program
+//! does that returns `TC_ACT_OK` (`tcx_run` in `net/core/dev.c`). Programs of an earlier run come after ours.
 
 use std::fs::{self, File};
 use std::io;
@@ -16,7 +15,7 @@ use super::names::attach_type;
 use super::pins;
 use super::role::Direction;
 use super::upgrade::{LinkMode, move_aside};
-use crate::syscall::{self, Order};
+use crate::syscall;
 
 /// Pin of the map that makes packets meet our program once while its link is moved.
 const SLOT: &str = "moving";
@@ -35,11 +34,7 @@ pub(super) fn attach_device(
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
     }
-    let order = match direction {
-        Direction::Ingress => Order::First,
-        Direction::Egress => at_egress(&path),
-    };
-    let link = syscall::link_tcx(program, index, direction.attach_type(), order);
+    let link = syscall::link_tcx(program, index, direction.attach_type());
     pin(link.map_err(LinkFailure::Link)?, path)
 }
 
@@ -66,30 +61,18 @@ pub(super) fn move_device(
     syscall::pin(once.slot.as_fd(), &slot)
         .map_err(|error| LinkFailure::Pin(slot.clone(), error))?;
     move_aside(&path, LinkMode::New)?;
-    let (order, before) = match direction {
-        Direction::Ingress => (Order::First, &once.gate),
-        Direction::Egress => (Order::Last, &once.marker),
-    };
-    let update = |link: BorrowedFd<'_>, program| {
-        syscall::update_link(link, program).map_err(LinkFailure::Link)
+    let update = |link: BorrowedFd<'_>, program: &OwnedFd| {
+        syscall::update_link(link, program.as_fd()).map_err(LinkFailure::Link)
     };
     let move_over = || {
-        let link = syscall::link_tcx(idle, index, direction.attach_type(), order);
+        let link = syscall::link_tcx(idle, index, direction.attach_type());
         let link = pin(link.map_err(LinkFailure::Link)?, path.clone())?;
-        update(old.as_fd(), before.as_fd())?;
+        update(old.as_fd(), &once.gate)?;
         syscall::wait_for_programs();
-        match direction {
-            Direction::Ingress => update(link.as_fd(), once.marker.as_fd())?,
-            Direction::Egress => {
-                update(link.as_fd(), once.gate.as_fd())?;
-                // The idle program has left the new link, and an interface refuses the same program twice
-                // (`bpf_mprog_attach`, kernel/bpf/mprog.c).
-                update(old.as_fd(), idle)?;
-            }
-        }
+        update(link.as_fd(), &once.marker)?;
         syscall::wait_for_programs();
         drop(let_go(&pins::aside(&path)));
-        update(link.as_fd(), program)?;
+        syscall::update_link(link.as_fd(), program).map_err(LinkFailure::Link)?;
         Ok(link)
     };
     let moved = move_over();
@@ -100,16 +83,6 @@ pub(super) fn move_device(
     }
     drop(pins::remove_pin(&slot));
     moved
-}
-
-/// Returns the place at egress: last, but before an earlier run's program. The flows of that program may be out of
-/// date, so ours decides first.
-fn at_egress(path: &Path) -> Order {
-    let others = syscall::open_pin(&pins::aside(path)).ok();
-    match others.and_then(|link| syscall::link_info(link.as_fd()).ok()) {
-        Some(link) => Order::Before(link.program),
-        None => Order::Last,
-    }
 }
 
 /// Replaces the program of a pinned cgroup link, or makes a new link. A link on another cgroup ends only after the new

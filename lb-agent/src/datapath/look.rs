@@ -58,18 +58,10 @@ pub(super) fn look(path: &Path, same: impl Fn(&syscall::LinkInfo) -> bool) -> io
     })
 }
 
-/// Checks that our link is first at ingress, or last at egress. `order` is the order in which programs run.
-pub(super) fn fault_in(
-    order: &[AttachedProgram],
-    link: u32,
-    direction: Direction,
-) -> Option<Fault> {
-    let outermost = match direction {
-        Direction::Ingress => order.first(),
-        Direction::Egress => order.last(),
-    };
-    match outermost {
-        Some(hooked) if hooked.link == link => None,
+/// Checks that our link is the first. `order` is the order in which programs run.
+pub(super) fn fault_in(order: &[AttachedProgram], link: u32) -> Option<Fault> {
+    match order.first() {
+        Some(first) if first.link == link => None,
         _ if order.iter().any(|hooked| hooked.link == link) => Some(Fault::Displaced),
         _ => Some(Fault::Detached),
     }
@@ -77,16 +69,12 @@ pub(super) fn fault_in(
 
 /// Returns the message about a program that displaces ours.
 pub(super) fn problem(device: &str, order: &[AttachedProgram], direction: Direction) -> String {
-    let (outermost, side, remedy) = match direction {
-        Direction::Ingress => (order.first(), "before", "behind"),
-        Direction::Egress => (order.last(), "behind", "before"),
-    };
-    let number = outermost.map_or(0, |hooked| hooked.program);
+    let number = order.first().map_or(0, |first| first.program);
     let direction = direction.name();
     format!(
-        "interface {device}: program {number} of another owner attached itself {side} the agent's at {direction}, and \
+        "interface {device}: program {number} of another owner attached itself before the agent's at {direction}, and \
          the agent restores the order; packets that the program does not pass on are not served meanwhile: attach it \
-         {remedy} the agent's"
+         behind the agent's"
     )
 }
 
@@ -95,21 +83,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn agent_program_belongs_first_at_ingress_last_at_egress() {
+    fn agent_program_belongs_first() {
         let order = |links: &[u32]| -> Vec<AttachedProgram> {
             links.iter().map(|link| AttachedProgram { program: 100 + link, link: *link }).collect()
         };
-        let (ingress, egress) = (Direction::Ingress, Direction::Egress);
-        assert_eq!(fault_in(&order(&[7, 8]), 7, ingress), None);
-        assert_eq!(fault_in(&order(&[8, 7]), 7, ingress), Some(Fault::Displaced));
-        assert_eq!(fault_in(&order(&[8, 7]), 7, egress), None);
-        assert_eq!(fault_in(&order(&[8]), 7, egress), Some(Fault::Detached));
-        for (links, direction, program, remedy) in [
-            ([8, 7], ingress, "eth0: program 108", "attach it behind the agent's"),
-            ([7, 9], egress, "eth0: program 109", "attach it before the agent's"),
-        ] {
-            let said = problem("eth0", &order(&links), direction);
-            assert!(said.contains(program) && said.ends_with(remedy), "{said}");
+        assert_eq!(fault_in(&order(&[7, 8]), 7), None);
+        assert_eq!(fault_in(&order(&[8, 7]), 7), Some(Fault::Displaced));
+        assert_eq!(fault_in(&order(&[8]), 7), Some(Fault::Detached));
+        for direction in Direction::BOTH {
+            let said = problem("eth0", &order(&[8, 7]), direction);
+            assert!(said.contains("eth0: program 108"), "{said}");
+            assert!(said.contains(direction.name()), "{said}");
         }
     }
 }

@@ -115,13 +115,13 @@ impl Datapath {
             Look::Link { program: id, .. } if !self.programs.is(program, id)? => {
                 Some(Fault::Replaced)
             }
-            Look::Link { link, .. } => fault_in(&order, link, direction),
+            Look::Link { link, .. } => fault_in(&order, link),
         };
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
             let is_under_way = pins::aside(&path).exists();
-            if is_under_way || !self.displaced.see(&path, direction, Instant::now(), problem) {
+            if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
                 return Ok(None);
             }
         }

@@ -57,29 +57,11 @@ pub(crate) fn link_xdp(program: BorrowedFd<'_>, device: u32) -> io::Result<Owned
     opened(LINK_CREATE, &mut XdpAttributes { program, device, kind, flags })
 }
 
-/// The place of a new tcx link among the existing ones.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Order {
-    /// Before all of them.
-    First,
-    /// After all of them.
-    Last,
-    /// Before the link that runs the program with this id.
-    Before(u32),
-}
-
-/// Makes a link of a tc program on an interface, by its index: a name may belong to another interface by now. Linux
-/// 6.6.
-pub(crate) fn link_tcx(
-    program: BorrowedFd<'_>,
-    device: u32,
-    kind: u32,
-    order: Order,
-) -> io::Result<OwnedFd> {
-    /// `BPF_F_BEFORE`, `BPF_F_AFTER`, `BPF_F_ID`. Without a relative, the first two mean before or after all others.
+/// Makes a link of a tc program on an interface, before all others there. The index names the interface: its name may
+/// belong to another one by now. Linux 6.6.
+pub(crate) fn link_tcx(program: BorrowedFd<'_>, device: u32, kind: u32) -> io::Result<OwnedFd> {
+    /// `BPF_F_BEFORE`: without a relative, before all others.
     const BEFORE: u32 = 1 << 3;
-    const AFTER: u32 = 1 << 4;
-    const ID: u32 = 1 << 5;
     #[repr(C)]
     struct TcxAttributes {
         program: u32,
@@ -91,13 +73,8 @@ pub(crate) fn link_tcx(
         revision: u64,
     }
     let program = number(program);
-    let (flags, relative) = match order {
-        Order::First => (BEFORE, 0),
-        Order::Last => (AFTER, 0),
-        Order::Before(number) => (BEFORE | ID, number),
-    };
     let mut attributes =
-        TcxAttributes { program, device, kind, flags, relative, pad: 0, revision: 0 };
+        TcxAttributes { program, device, kind, flags: BEFORE, relative: 0, pad: 0, revision: 0 };
     let _expedited = expedite();
     opened(LINK_CREATE, &mut attributes)
 }

@@ -302,20 +302,27 @@ fn load_tc(code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Attaches a tc program at the place that ours has, as long as the link is held.
-///
-/// At the ingress of an interface of the caller's namespace it comes before all others, at its egress after all others.
-pub fn attach_outermost(
+/// The place of a tc program among those of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Before all others, where the agent's belongs.
+    First,
+    /// Behind all others, as the kernel does by default.
+    Appended,
+}
+
+/// Attaches a tc program at an interface of the caller's namespace, as long as the link is held.
+pub fn attach_program(
     program: BorrowedFd<'_>,
     device: u32,
     is_egress: bool,
+    place: Place,
 ) -> io::Result<OwnedFd> {
-    /// `BPF_LINK_CREATE`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`, `BPF_F_BEFORE`, `BPF_F_AFTER`.
+    /// `BPF_LINK_CREATE`, `BPF_TCX_INGRESS`, `BPF_TCX_EGRESS`, `BPF_F_BEFORE`.
     const LINK_CREATE: u32 = 28;
     const INGRESS: u32 = 46;
     const EGRESS: u32 = 47;
     const BEFORE: u32 = 1 << 3;
-    const AFTER: u32 = 1 << 4;
     #[repr(C)]
     struct Attributes {
         program: u32,
@@ -325,7 +332,8 @@ pub fn attach_outermost(
         rest: [u64; 2],
     }
     let program = number(program);
-    let (kind, flags) = if is_egress { (EGRESS, AFTER) } else { (INGRESS, BEFORE) };
+    let kind = if is_egress { EGRESS } else { INGRESS };
+    let flags = if place == Place::First { BEFORE } else { 0 };
     let mut attributes = Attributes { program, device, kind, flags, rest: [0; 2] };
     // SAFETY: as in `call`.
     let fd = unsafe { bpf(LINK_CREATE, &mut attributes) }?;
