@@ -1,15 +1,18 @@
 //! The operator's view of faults: links that lead nowhere, a main loop that hangs, and files that were removed.
 
 use std::fs::{self, OpenOptions};
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_agent::state_file::{state_file, sync_file};
+use lb_tests::differential::bpf::{load_connect4, occupy_connect4};
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET};
-use lb_tests::topology::{Shape, Topology};
+use lb_tests::rig::{Rig, TARGET, ask};
+use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
@@ -82,6 +85,39 @@ fn hooks_return_to_a_recreated_cgroup() -> Result<()> {
     ensure!(failed.len() <= 4, "a fault is logged more than once: {failed:#?}");
     agent.stop()?;
     Ok(fs::remove_dir(&own)?)
+}
+
+/// A program of another owner that was attached without `multi` admits no other one. Packets are translated all the same.
+#[test]
+fn socket_hook_that_another_program_excludes_stops_nothing() -> Result<()> {
+    let (mut rig, web) = start(&[])?;
+    let mut agent = rig.take_agent(0)?;
+    agent.stop()?;
+    drop(agent.command(&["cleanup"])?);
+    let cgroup = fs::File::open(rig.node(0)?.cgroup())?;
+    let program = load_connect4()?;
+    occupy_connect4(cgroup.as_fd(), program.as_fd(), true)?;
+    agent.start_again()?;
+    let question = Ask::tcp(web.frontend(Family::V4));
+    let clients: [&Member; 2] = [rig.pod(0, 0)?, rig.node(0)?];
+    for from in clients {
+        drop(ask(from, question).with_context(|| from.name().to_owned())?);
+    }
+    let says = |text: &str| {
+        let (code, said) = agent.ended(&["status"])?;
+        ensure!(code == 1 && said.contains(text), "exit code {code}: {said}");
+        Ok(())
+    };
+    says("Socket hooks   3 of 4 attached")?;
+    wait_until_ok(SOON, "the problem is reported", || says("Problem        socket hook connect4"))?;
+    occupy_connect4(cgroup.as_fd(), program.as_fd(), false)?;
+    wait_until_ok(SOON, "the hook is attached", || {
+        let said = agent.exit_said(&["status"])?;
+        ensure!(said.contains("Socket hooks   4 of 4 attached"), "{said}");
+        Ok(())
+    })?;
+    drop(ask(rig.node(0)?, question)?);
+    agent.stop()
 }
 
 /// The main loop hangs in a system call, here until the time of the last sync is read from a pipe. Other threads answer

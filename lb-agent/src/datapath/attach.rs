@@ -5,10 +5,10 @@ use std::fs::File;
 use std::os::fd::AsFd as _;
 use std::path::Path;
 
-use tracing::info;
+use tracing::{info, warn};
 
 use super::detach::let_go;
-use super::error::Error;
+use super::error::{Error, LinkFailure};
 use super::names::{SOCKET_HOOKS, XDP};
 use super::role::{Direction, Role};
 use super::upgrade::{LinkMode, undo_move_aside};
@@ -153,7 +153,8 @@ impl Datapath {
         Ok(())
     }
 
-    /// Attaches the socket hooks to a cgroup.
+    /// Attaches the socket hooks to a cgroup. Without one of them packets are translated one by one (ADR 0027), so a
+    /// program of another owner that excludes ours stops nothing: each inspection tries again, and reports it.
     pub fn attach_sockets(&mut self, cgroup: &Path) -> Result<(), Error> {
         let directory = File::open(cgroup).map_err(|source| Error::Directory {
             path: cgroup.to_owned(),
@@ -167,9 +168,14 @@ impl Datapath {
             self.take_over(&path)?;
             let mode = LinkMode::at_hook(name, self.hands_over());
             let program = self.programs.get(name)?.fd();
-            let link = links::attach_cgroup(&links, program, name, &directory, mode)
-                .map_err(|error| error.named(name))?;
-            drop(self.held.insert(path, link));
+            match links::attach_cgroup(&links, program, name, &directory, mode) {
+                Ok(link) => drop(self.held.insert(path, link)),
+                Err(failure @ LinkFailure::Excluded(_)) => {
+                    let error = crate::chain(&failure.named(name));
+                    warn!(error, "socket hook not attached; retrying");
+                }
+                Err(failure) => return Err(failure.named(name)),
+            }
         }
         self.cgroup = Some((cgroup.to_owned(), directory));
         Ok(())

@@ -95,6 +95,16 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// Programs of other owners in a cgroup exclude ours.
+    #[error(
+        "program {name} cannot be attached beside the programs {programs:?} of other owners in this cgroup or those above \
+         it: they were attached without `multi`, or there are 64 of them; attach them with `multi`"
+    )]
+    Excluded {
+        name: &'static str,
+        /// The ids of the programs that run there.
+        programs: Vec<u32>,
+    },
     /// A pin cannot be read, created or removed.
     #[error(
         "pin {path} cannot be read, created or removed; run as root, on a bpffs that is mounted \
@@ -115,6 +125,8 @@ pub enum Error {
 /// The reason why a link was not made. The caller adds the name of the program.
 pub(super) enum LinkFailure {
     Link(io::Error),
+    /// Programs of other owners exclude ours: their ids.
+    Excluded(Vec<u32>),
     Pin(PathBuf, io::Error),
 }
 
@@ -122,6 +134,7 @@ impl LinkFailure {
     pub(super) fn named(self, name: &'static str) -> Error {
         match self {
             Self::Link(source) => Error::Link { name, source },
+            Self::Excluded(programs) => Error::Excluded { name, programs },
             Self::Pin(path, source) => Error::Pin { path, source },
         }
     }

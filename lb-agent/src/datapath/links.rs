@@ -102,8 +102,18 @@ pub(super) fn attach_cgroup(
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
     }
-    let link = syscall::link_cgroup(program, cgroup.as_fd(), attach_type(name));
-    pin(link.map_err(LinkFailure::Link)?, path)
+    let kind = attach_type(name);
+    let link = syscall::link_cgroup(program, cgroup.as_fd(), kind).map_err(|error| {
+        // `__cgroup_bpf_attach` in kernel/bpf/cgroup.c: flags of programs there or in a parent differ, or there are too
+        // many. A security module refuses with the same number, but lists no program.
+        match error.raw_os_error() {
+            Some(libc::EPERM | libc::E2BIG) => LinkFailure::Excluded(
+                syscall::effective_in_cgroup(cgroup.as_fd(), kind).unwrap_or_default(),
+            ),
+            _ => LinkFailure::Link(error),
+        }
+    });
+    pin(link?, path)
 }
 
 /// Returns the id of a cgroup, which is its inode number.

@@ -83,9 +83,9 @@ impl Datapath {
                     Err(error) => {
                         let error = crate::chain(&error);
                         inspection.unrepaired.push(format!(
-                            "socket hook {name}: it cannot be reattached, so processes of this host may not reach \
-                             Services: {error}; the agent retries every two seconds: remove the cause that the error \
-                             names"
+                            "socket hook {name}: it cannot be attached, so the agent translates packets of processes \
+                             one by one, and getpeername(2) may show a backend: {error}; the agent retries every two \
+                             seconds: remove the cause that the error names"
                         ));
                     }
                 }

@@ -270,7 +270,9 @@ struct Load {
     length: u32,
     instructions: u64,
     license: u64,
-    pad: [u32; 6],
+    pad: [u32; 11],
+    /// The type of attachment that the program expects.
+    attachment: u32,
 }
 
 /// A program that returns `bpf_jiffies64()`, the clock of `Tables::tick`, which no file in /proc shows.
@@ -289,8 +291,13 @@ pub fn load_verdict(verdict: i32) -> io::Result<OwnedFd> {
 fn load_tc(code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     /// `BPF_PROG_TYPE_SCHED_CLS`.
     const TC: u32 = 3;
+    load((TC, 0), code)
+}
+
+fn load((kind, attachment): (u32, u32), code: &[[u8; 8]]) -> io::Result<OwnedFd> {
     let mut load = Load {
-        kind: TC,
+        kind,
+        attachment,
         length: code.len() as u32,
         instructions: code.as_ptr() as u64,
         license: c"GPL".as_ptr() as u64,
@@ -365,4 +372,37 @@ pub fn put_values(map: BorrowedFd<'_>, key: u32, values: &[u64]) -> io::Result<(
         ..Element::default()
     };
     call(UPDATE, &mut element)
+}
+
+/// `BPF_CGROUP_INET4_CONNECT`.
+const CONNECT4: u32 = 10;
+
+/// Loads a program that lets every connect(2) of IPv4 pass.
+pub fn load_connect4() -> io::Result<OwnedFd> {
+    /// `BPF_PROG_TYPE_CGROUP_SOCK_ADDR`.
+    const SOCK_ADDR: u32 = 18;
+    load((SOCK_ADDR, CONNECT4), &[[0xb7, 0, 0, 0, 1, 0, 0, 0], [0x95, 0, 0, 0, 0, 0, 0, 0]])
+}
+
+/// Attaches such a program to a cgroup, or detaches it, without `BPF_F_ALLOW_MULTI`: no other program can be attached
+/// beside it.
+pub fn occupy_connect4(
+    cgroup: BorrowedFd<'_>,
+    program: BorrowedFd<'_>,
+    attaches: bool,
+) -> io::Result<()> {
+    /// `BPF_PROG_ATTACH`, `BPF_PROG_DETACH`.
+    const ATTACH: u32 = 8;
+    const DETACH: u32 = 9;
+    #[repr(C)]
+    struct Attributes {
+        target: u32,
+        program: u32,
+        kind: u32,
+        flags: u32,
+    }
+    let mut attributes =
+        Attributes { target: number(cgroup), program: number(program), kind: CONNECT4, flags: 0 };
+    // SAFETY: as in `call`.
+    unsafe { bpf(if attaches { ATTACH } else { DETACH }, &mut attributes) }.map(drop)
 }
