@@ -127,7 +127,7 @@ impl Reconciler {
             let keep: BTreeSet<&PortKey> = ports.iter().map(|plan| &plan.key).collect();
             let gone = self.names.of(&service).into_iter().filter(|key| !keep.contains(key));
             gone.for_each(|key| self.remove(&key, now, &mut transaction));
-            self.refused.forget(&service);
+            self.refused.forget(&service, &keep);
             wanted.extend(ports);
         }
         // If room runs out, the oldest Services have it.

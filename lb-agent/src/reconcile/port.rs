@@ -118,6 +118,7 @@ impl Reconciler {
             self.refused.insert(lack.full, plan);
             return if waits { Placement::Waits } else { Placement::Refused };
         }
+        self.refused.record_served(&plan.key);
         self.ports.record_age(&plan.age);
         self.names.give(&plan.key, id);
         self.claim(id, lean(plan), transaction);

@@ -2,9 +2,10 @@
 //!
 //! A port that finds no room displaces younger ports, the youngest first, and is programmed when their room is free. No
 //! port is displaced in vain, that is, for a port that would not fit even then. New ports leave some room free
-//! (`Limits::reserve`) for changes of the ports that are served already.
+//! (`Limits::reserve`) for changes of the ports that are served already. A port that was served and gave way is not new
+//! when it comes back: the reserve is for it, too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::capacity::Lack;
@@ -15,6 +16,8 @@ use crate::plan::{PortKey, PortPlan, ServiceName};
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     plans: BTreeMap<PortKey, (FullMap, PortPlan)>,
+    /// Ports that were served and gave way, until they are served again or their Services have them no more.
+    returning: BTreeSet<PortKey>,
     /// Whether entries became free since the last retry.
     has_freed: bool,
 }
@@ -29,9 +32,25 @@ impl Refused {
         drop(self.plans.insert(plan.key.clone(), (full, plan)));
     }
 
-    /// Removes the plans of a Service, because its desired state has changed.
-    pub(super) fn forget(&mut self, service: &ServiceName) {
+    /// Removes the plans of a Service, because its desired state has changed. `ports` are those that it has now.
+    pub(super) fn forget(&mut self, service: &ServiceName, ports: &BTreeSet<&PortKey>) {
         self.plans.retain(|key, _| key.service != *service);
+        self.returning.retain(|key| key.service != *service || ports.contains(key));
+    }
+
+    /// Records that a port was served and gave way.
+    pub(super) fn record_left(&mut self, key: &PortKey) {
+        self.returning.insert(key.clone());
+    }
+
+    /// Records that a port is served.
+    pub(super) fn record_served(&mut self, key: &PortKey) {
+        self.returning.remove(key);
+    }
+
+    /// Reports whether a port was served, gave way, and is not served again.
+    pub(super) fn is_returning(&self, key: &PortKey) -> bool {
+        self.returning.contains(key)
     }
 
     /// Records whether entries became free.
@@ -115,6 +134,7 @@ impl Reconciler {
             return;
         };
         self.remove(key, now, transaction);
+        self.refused.record_left(key);
         self.refused.insert(full, plan);
     }
 

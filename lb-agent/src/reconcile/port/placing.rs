@@ -32,6 +32,8 @@ impl Reconciler {
         // A port of an earlier run that finds no room keeps its rows: packets still use them.
         let orphaned = placed.is_err() && self.names.get(&plan.key).is_none();
         if orphaned && !port.is_empty() {
+            // Its rows are freed if it still has no room after the initial sync.
+            self.refused.record_left(&plan.key);
             self.ports.add_orphan(id, *port);
         } else if !orphaned {
             self.ports.insert(id, port);
@@ -40,7 +42,8 @@ impl Reconciler {
     }
 
     fn check(&self, id: ServiceId, plan: &PortPlan, port: &MirroredPort) -> Result<(), Lack> {
-        let is_new = self.names.get(&plan.key).is_none() && port.is_empty();
+        let has_nothing = self.names.get(&plan.key).is_none() && port.is_empty();
+        let is_new = has_nothing && !self.refused.is_returning(&plan.key);
         let Capacity { limits, rows, lines, sources } = &self.capacity;
         let enough = |full, limit: u32, used: usize, needed: usize, whole| {
             let free = (limit as usize).saturating_sub(used);
@@ -62,7 +65,7 @@ impl Reconciler {
         enough(FullMap::Sources, limits.sources, used, new, plan.sources.len())?;
         let of_plan = reading::lines(plan) as usize;
         // A known port is checked when its ranges are taken (`sets`): an unchanged set needs none.
-        let of_new = if is_new { of_plan } else { 0 };
+        let of_new = if has_nothing { of_plan } else { 0 };
         enough(FullMap::Slots, limits.lines, lines.used() as usize, of_new, of_plan)
     }
 }

@@ -1,6 +1,7 @@
 //! Full maps: which ports are served, which are reported, and that all of them return.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use lb_common::addr::Protocol;
 use proptest::prelude::*;
@@ -64,6 +65,67 @@ fn a_service_alone_in_a_full_map_still_changes() {
     let mut world = World::new(Limits { backends: 3, ..LIMITS });
     world.plan(vec![tcp(1, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(1, &[(3, 2), (4, 2)])]);
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::new());
+    world.check();
+}
+
+/// Makes a TCP Service whose endpoints have these hosts.
+fn hosts(number: u8, hosts: Range<u8>) -> super::Change {
+    tcp(number, &hosts.map(|host| (host, 2)).collect::<Vec<_>>())
+}
+
+/// 63 rows, 4 of them in reserve. Service 3, with 20, is older than Service 1, with 40.
+fn nearly_full() -> World {
+    let mut world = World::new(Limits { backends: 64, ..LIMITS });
+    world.plan(vec![hosts(3, 0..20)]);
+    world.plan(vec![hosts(1, 100..130)]);
+    world.plan(vec![hosts(1, 100..140)]);
+    assert_eq!(refused(&world), BTreeSet::new(), "60 rows are taken");
+    world
+}
+
+#[test]
+fn service_that_made_room_for_its_own_change_needs_no_reserve() {
+    let mut world = nearly_full();
+    world.plan(vec![hosts(1, 110..150)]);
+    assert_eq!(refused(&world), BTreeSet::from([(service(1), FullMap::Backends)]));
+    // Its plan changes again before its rows are free, and younger Services come.
+    world.plan(vec![hosts(1, 111..151), hosts(4, 200..202)]);
+    world.plan(vec![hosts(2, 210..213)]);
+    world.pass(GRACE);
+    let younger = [(service(2), FullMap::Backends), (service(4), FullMap::Backends)];
+    assert_eq!(refused(&world), younger.into(), "the reserve is kept from them");
+    assert_eq!(served(&world), BTreeSet::from(["s1".into(), "s3".into()]));
+}
+
+#[test]
+fn displaced_service_needs_no_reserve_however_often_it_is_retried() {
+    let mut world = nearly_full();
+    world.plan(vec![hosts(3, 10..30)]);
+    assert_eq!(refused(&world).len(), 2, "one waits for the rows of the other");
+    // One row too many, then one endpoint less.
+    world.plan(vec![hosts(3, 10..34)]);
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::from([(service(1), FullMap::Backends)]));
+    world.plan(vec![hosts(3, 11..34)]);
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::new());
+    assert_eq!(world.reconciler.usage().backends, 63);
+    world.check();
+    // A deleted Service that is made again is new.
+    world.plan(vec![hosts(3, 0..40), change(1, None)]);
+    world.pass(GRACE);
+    world.plan(vec![hosts(1, 100..120)]);
+    world.pass(GRACE);
+    assert_eq!(refused(&world), BTreeSet::from([(service(1), FullMap::Backends)]));
+}
+
+#[test]
+fn service_of_an_earlier_run_that_changed_meanwhile_needs_no_reserve() {
+    let mut world = nearly_full();
+    world.wanted.insert(service(1), hosts(1, 110..150).ports);
+    world.restart(world.reconciler.limits());
     world.pass(GRACE);
     assert_eq!(refused(&world), BTreeSet::new());
     world.check();
