@@ -58,8 +58,8 @@ pub use pins::maps_directory;
 use programs::Programs;
 pub use programs::{connect_paths, connect_xdp_path, object};
 pub use role::{Direction, Role};
-pub use upgrade::is_of_another_build;
 use upgrade::{Previous, Replaced};
+pub use upgrade::{is_of_another_build, pinned_sizes};
 pub use watchdog::Inspection;
 pub use xdp::OCCUPIED;
 

@@ -63,7 +63,9 @@ use kubernetes::Reporter;
 use open_connections::OpenConnections;
 pub use service_manager::take_priority;
 use service_manager::{ServiceManager, take_resources};
-use start::{FIRST_LISTS, LISTS, READING, lists, load, start_servers, start_source, tracker};
+use start::{
+    FIRST_LISTS, LISTS, READING, choose_sizes, lists, load, start_servers, start_source, tracker,
+};
 pub use state::State;
 use stop::Stop;
 use turns::Turns;
@@ -109,12 +111,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
         () = stop.asked() => return Ok(Outcome::Stop),
     }
     // The size of a map is fixed when it is created, so the objects are counted first.
-    let (need, limit) = (tracker.demand(), memory::limit());
-    paths.sizes = sizes::chosen(&paths.sizes, &need, limit);
-    let memory_problem = memory::problem(&paths.sizes, &need, limit);
-    if let Some(problem) = &memory_problem {
-        warn!(problem, "memory limit is below what full maps may take");
-    }
+    let memory_problem = choose_sizes(&mut paths, &tracker);
     let Some(mut datapath) = load(paths.clone(), &mut stop).await? else {
         return Ok(Outcome::Stop);
     };
@@ -182,15 +179,11 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     info!(restarts = end == End::Changed, "agent stopping; data path stays active");
     Ok(match end {
         End::Asked => Outcome::Stop,
-        End::Changed => Outcome::Restart(text.and_then(|text| hand_over(&text))),
+        End::Changed => {
+            let need = agent.tracker.is_synced().then(|| agent.tracker.demand());
+            Outcome::Restart(Handover::of(text.as_deref(), need))
+        }
     })
-}
-
-/// Keeps the text for the next run. Without it, that run reads the file.
-fn hand_over(text: &str) -> Option<Handover> {
-    Handover::of(text)
-        .inspect_err(|error| warn!(%error, "configuration not handed over; the file is read again"))
-        .ok()
 }
 
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything

@@ -121,9 +121,7 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
             // This path is the running program, even if its file has been replaced.
             let mut again = Process::new("/proc/self/exe");
             again.args(std::env::args_os().skip(1));
-            if let Some(handover) = &handover {
-                handover.announce_to(&mut again);
-            }
+            handover.announce_to(&mut again);
             Err(again.exec()).context("restart")
         }
     }

@@ -64,6 +64,16 @@ pub struct Usage {
 }
 
 impl Limits {
+    /// Returns the larger of the two numbers of each map.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            services: self.services.max(other.services),
+            backends: self.backends.max(other.backends),
+            lines: self.lines.max(other.lines),
+            sources: self.sources.max(other.sources),
+        }
+    }
+
     /// Returns how much of a capacity new ports must leave free.
     pub(super) const fn reserve(limit: u32, is_new: bool) -> usize {
         if is_new { limit as usize / RESERVE } else { 0 }

@@ -50,8 +50,8 @@ pub enum Error {
 pub enum Outcome {
     /// The agent is to stop.
     Stop,
-    /// The agent is to run again in the same process, with this text as its configuration file.
-    Restart(Option<Handover>),
+    /// The agent is to run again in the same process, with these facts.
+    Restart(Handover),
 }
 
 /// The reason of a regular end.

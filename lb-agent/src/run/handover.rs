@@ -1,8 +1,9 @@
-//! The text of the configuration for the run that follows in the same process.
+//! The text of the configuration, and the entries that maps need, for the run that follows in the same process.
 //!
 //! The file may change between the check of its text and the next start, or may be invalid for long while the agent
 //! goes on with the text before. So the next run reads no file: it gets the text in memory, through a descriptor that
-//! execve(2) keeps.
+//! execve(2) keeps. The API server may be slow at the next start: the sizes of the maps must not depend on how many
+//! objects have arrived by then.
 
 use std::env;
 use std::ffi::CStr;
@@ -13,34 +14,77 @@ use std::process::Command;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::unistd::close;
-use tracing::debug;
+use tracing::{debug, warn};
+
+use crate::reconcile::Limits;
 
 /// The environment variable with the number of the descriptor.
 const VARIABLE: &str = "LB_AGENT_CONFIG_FD";
+/// The environment variable with the needed entries of the maps, in the order of [`words`].
+const NEED: &str = "LB_AGENT_NEED";
 const NAME: &CStr = c"lb-agent-config";
 /// The target of the descriptor's link in `/proc`, as the kernel begins it.
 const LINK: &str = "/memfd:lb-agent-config";
 
-/// A text that outlives execve(2).
+/// Facts that outlive execve(2).
 #[derive(Debug)]
-pub struct Handover(File);
+pub struct Handover {
+    text: Option<File>,
+    need: Option<Limits>,
+}
 
 impl Handover {
-    pub(super) fn of(text: &str) -> io::Result<Self> {
-        // With `vm.memfd_noexec=2` the kernel demands this flag, and before Linux 6.3 it refuses it.
-        let flags = MFdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
-        let memory =
-            memfd_create(NAME, flags).or_else(|_error| memfd_create(NAME, MFdFlags::empty()))?;
-        let mut file = File::from(memory);
-        file.write_all(text.as_bytes())?;
-        Ok(Self(file))
+    /// Keeps the text and the need for the next run. Without the text, that run reads the file.
+    pub(super) fn of(text: Option<&str>, need: Option<Limits>) -> Self {
+        let text = text.and_then(|text| {
+            memory(text)
+                .inspect_err(
+                    |error| warn!(%error, "configuration not handed over; the file is read again"),
+                )
+                .ok()
+        });
+        Self { text, need }
     }
 
-    /// Lets the program of this command find the text. It must be executed in this process, or started, before the
+    /// Lets the program of this command find the facts. It must be executed in this process, or started, before the
     /// value is dropped.
     pub fn announce_to(&self, command: &mut Command) {
-        command.env(VARIABLE, self.0.as_raw_fd().to_string());
+        let text = self.text.as_ref().map(|text| text.as_raw_fd().to_string());
+        for (variable, value) in [(VARIABLE, text), (NEED, self.need.map(words))] {
+            match value {
+                Some(value) => command.env(variable, value),
+                // An older handover must not count again.
+                None => command.env_remove(variable),
+            };
+        }
     }
+}
+
+fn memory(text: &str) -> io::Result<File> {
+    // With `vm.memfd_noexec=2` the kernel demands this flag, and before Linux 6.3 it refuses it.
+    let flags = MFdFlags::from_bits_retain(libc::MFD_NOEXEC_SEAL);
+    let memory =
+        memfd_create(NAME, flags).or_else(|_error| memfd_create(NAME, MFdFlags::empty()))?;
+    let mut file = File::from(memory);
+    file.write_all(text.as_bytes())?;
+    Ok(file)
+}
+
+/// Returns the entries that the maps needed when the run before in this process ended, if it knew all objects.
+pub(super) fn needed_before() -> Option<Limits> {
+    parse(&env::var(NEED).ok()?)
+}
+
+fn words(need: Limits) -> String {
+    let Limits { services, backends, lines, sources } = need;
+    format!("{services} {backends} {lines} {sources}")
+}
+
+/// Reads exactly what [`words`] writes.
+fn parse(text: &str) -> Option<Limits> {
+    let numbers: Result<Vec<u32>, _> = text.split(' ').map(str::parse).collect();
+    let [services, backends, lines, sources] = numbers.ok()?.try_into().ok()?;
+    Some(Limits { services, backends, lines, sources }).filter(|need| words(*need) == text)
 }
 
 /// Takes the text that the run before in this process handed over.
@@ -70,7 +114,7 @@ mod tests {
 
     #[test]
     fn text_outlives_the_execution_of_another_program() {
-        let handover = Handover::of("kind: A\n").expect("memory");
+        let handover = Handover::of(Some("kind: A\n"), None);
         let mut reader = Command::new("sh");
         reader.args(["-c", &format!("cat /proc/self/fd/${VARIABLE}")]);
         handover.announce_to(&mut reader);
@@ -79,8 +123,30 @@ mod tests {
     }
 
     #[test]
+    fn need_reaches_only_the_next_run() {
+        let need = Limits { services: 70_000, backends: 1, lines: 4_294_967_295, sources: 0 };
+        let shown = |need| {
+            let mut reader = Command::new("sh");
+            reader.env(NEED, "1 2 3 4").args(["-c", &format!("printf %s \"${NEED}\"")]);
+            Handover::of(None, need).announce_to(&mut reader);
+            parse(&String::from_utf8_lossy(&reader.output().expect("output").stdout))
+        };
+        assert_eq!((shown(Some(need)), shown(None)), (Some(need), None));
+    }
+
+    #[test]
+    fn malformed_need_counts_as_none() {
+        assert!(parse("1 2 3 4").is_some());
+        for text in
+            ["", "1 2 3", "1 2 3 4 5", "1 2 3 -4", "1 2 3 +4", "1  2 3 4", "1 2 3 4294967296"]
+        {
+            assert_eq!(parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
     fn text_is_taken_once() {
-        let descriptor = Handover::of("kind: A\n").expect("memory").0.into_raw_fd();
+        let descriptor = memory("kind: A\n").expect("memory").into_raw_fd();
         assert_eq!(take(descriptor).as_deref(), Some("kind: A\n"));
         assert_eq!(take(descriptor), None);
     }

@@ -1,5 +1,5 @@
 //! Sizes of the maps: the configured one, else twice what the objects need and at least the default, unless the agent's
-//! memory limit is too small for that.
+//! memory limit is too small for that. While not all objects are known, existing maps keep their sizes.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,28 @@ const LEAST: u32 = 4_096;
 const LEAST_TRANSIENT: u32 = 16_384;
 
 /// Returns the size of each sizable map by name. `need` is what the objects need, `limit` the memory limit in bytes.
+///
+/// Maps in `existing` keep their sizes if these are large enough and fit the limit. It is for a `need` that may be only
+/// a part: each start with another part would resize the tables of flows, which cuts connections.
 pub(super) fn chosen(
     configured: &BTreeMap<String, u32>,
     need: &Limits,
+    existing: &BTreeMap<&'static str, u32>,
     limit: Option<u64>,
 ) -> BTreeMap<String, u32> {
     let mut sizes: BTreeMap<&'static str, u32> =
         SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
+    sizes.extend(existing);
     let mut floors = BTreeMap::new();
     for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink()) {
         let least = if shape.name.starts_with("TRANSIENT") { LEAST_TRANSIENT } else { LEAST };
         floors.insert(shape.name, least);
     }
     for (name, need) in by_name(need) {
+        if let Some(has) = existing.get(name).filter(|has| need <= **has) {
+            floors.insert(name, *has);
+            continue;
+        }
         // The size is doubled and rounded up to a power of two, so that restarts of a cluster of about the same size
         // get the same sizes.
         let wanted = need.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX / 2);
@@ -58,7 +67,7 @@ pub(super) fn outgrown(
     has: &Limits,
     limit: Option<u64>,
 ) -> Vec<&'static str> {
-    let wanted = chosen(configured, need, limit);
+    let wanted = chosen(configured, need, &BTreeMap::new(), limit);
     let is_small = |(name, has): &(&str, u32)| {
         // These maps only grow: a smaller one would drop entries for little gain.
         !configured.contains_key(*name) && wanted.get(*name).is_some_and(|wanted| wanted > has)
@@ -79,11 +88,15 @@ const fn by_name(of: &Limits) -> [(&'static str, u32); 4] {
 mod tests {
     use super::*;
 
+    fn nothing_pinned() -> BTreeMap<&'static str, u32> {
+        BTreeMap::new()
+    }
+
     #[test]
     fn sizes_follow_the_counts_unless_configured() {
         let need = Limits { services: 150_000, backends: 250_001, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("SERVICES".to_owned(), 100), ("FLOWS".to_owned(), 7)]);
-        let sizes = chosen(&configured, &need, None);
+        let sizes = chosen(&configured, &need, &nothing_pinned(), None);
         assert_eq!(sizes["SERVICES"], 100);
         assert_eq!(sizes["BACKENDS"], 524_288);
         assert_eq!((sizes["FLOWS4"], sizes["FLOWS6"]), (7, 7));
@@ -94,11 +107,42 @@ mod tests {
     fn memory_limit_reduces_only_unconfigured_sizes() {
         let need = Limits { services: 100, backends: 200_000, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("FLOWS6".to_owned(), 524_288)]);
-        let sizes = chosen(&configured, &need, Some(256 << 20));
+        let sizes = chosen(&configured, &need, &nothing_pinned(), Some(256 << 20));
         assert_eq!((sizes["FLOWS6"], sizes["BACKENDS"]), (524_288, 524_288));
         assert!(sizes["FLOWS4"] < 524_288, "{sizes:?}");
         let has = Limits { services: 65_536, backends: 262_144, lines: 262_144, sources: 65_536 };
         assert_eq!(outgrown(&configured, &need, &has, Some(256 << 20)), ["BACKENDS"]);
+    }
+
+    #[test]
+    fn part_of_the_objects_resizes_no_existing_map_but_enlarges_one_that_is_too_small() {
+        let whole = Limits { services: 20_000, backends: 200_000, lines: 10, sources: 0 };
+        let (nothing, limit) = (BTreeMap::new(), Some(256 << 20));
+        let before = chosen(&nothing, &whole, &nothing_pinned(), limit);
+        let existing: BTreeMap<&'static str, u32> = SHAPES
+            .iter()
+            .filter_map(|shape| Some((shape.name, *before.get(shape.name)?)))
+            .collect();
+        let part = Limits { services: 10, backends: 20, lines: 10, sources: 0 };
+        assert_ne!(chosen(&nothing, &part, &nothing_pinned(), limit), before);
+        assert_eq!(chosen(&nothing, &part, &existing, limit), before);
+        let more = Limits { services: 100_000, ..part };
+        let enlarged = chosen(&nothing, &more, &existing, None);
+        assert_eq!(enlarged["SERVICES"], 262_144);
+        let same = |(name, size): (&String, &u32)| name == "SERVICES" || before[name] == *size;
+        assert!(enlarged.iter().all(same), "{enlarged:?}");
+        let configured = BTreeMap::from([("FLOWS".to_owned(), 7)]);
+        assert_eq!(chosen(&configured, &part, &existing, limit)["FLOWS4"], 7);
+    }
+
+    #[test]
+    fn need_of_the_run_before_counts_beside_the_objects_so_far() {
+        let before = Limits { services: 70_000, backends: 5, lines: 3, sources: 0 };
+        let counted = Limits { services: 10, backends: 6, lines: 3, sources: 1 };
+        let need = Limits { services: 70_000, backends: 6, lines: 3, sources: 1 };
+        assert_eq!(before.max(counted), need);
+        let sizes = chosen(&BTreeMap::new(), &need, &nothing_pinned(), None);
+        assert_eq!(sizes["SERVICES"], 262_144);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The steps before the main loop: source of objects, initial sync, programs, listeners.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,12 +9,12 @@ use kube::Client;
 use tokio::sync::mpsc;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::agent::Agent;
 use super::error::Error;
-use super::servers;
 use super::stop::Stop;
+use super::{handover, memory, servers, sizes};
 use crate::cli;
 use crate::config::Config;
 use crate::datapath::{self, Datapath};
@@ -129,6 +130,20 @@ pub(super) async fn lists(
     }
     let (counts, took) = (tracker.counts(), began.elapsed());
     info!(services = counts.services, slices = counts.slices, ?took, "initial sync complete");
+}
+
+/// Sets the sizes of the maps. Returns the problem if the memory limit is too small for them.
+pub(super) fn choose_sizes(paths: &mut datapath::Options, tracker: &Tracker) -> Option<String> {
+    let (before, counted, limit) = (handover::needed_before(), tracker.demand(), memory::limit());
+    let need = before.map_or(counted, |before| before.max(counted));
+    let is_whole = tracker.is_synced() || before.is_some();
+    let existing = if is_whole { BTreeMap::new() } else { datapath::pinned_sizes(&paths.bpf_dir) };
+    paths.sizes = sizes::chosen(&paths.sizes, &need, &existing, limit);
+    let problem = memory::problem(&paths.sizes, &need, limit);
+    if let Some(problem) = &problem {
+        warn!(problem, "memory limit is below what full maps may take");
+    }
+    problem
 }
 
 /// Loads the programs and attaches the socket hooks, which takes seconds. Returns `None` if the agent is stopped

@@ -11,7 +11,7 @@ use aya::maps::{MapData, MapError, MapInfo};
 use tracing::{info, warn};
 
 use crate::datapath::error::Error;
-use crate::datapath::pins::remove_pin;
+use crate::datapath::pins::{maps_directory, remove_pin};
 use crate::maps::{MapShape, SHAPES, copy, describe};
 use crate::syscall;
 
@@ -100,6 +100,19 @@ pub(in crate::datapath) fn prepare(
         }
     }
     Ok(replaced)
+}
+
+/// Returns the sizes of the pinned maps of this layout, by name: of those whose size may change, and whose shape is
+/// right.
+pub fn pinned_sizes(bpf_dir: &Path) -> BTreeMap<&'static str, u32> {
+    let maps = maps_directory(bpf_dir);
+    let sizable = SHAPES.iter().filter(|shape| shape.content.is_sizable());
+    // A map that cannot be read is left out here; loading reports it.
+    let read = |shape: &'static MapShape| {
+        let info = pinned(&maps.join(shape.name), shape, bpf_dir).ok()??;
+        Some((shape.name, info.max_entries()))
+    };
+    sizable.filter_map(read).collect()
 }
 
 /// Checks after loading that every map has the expected shape: object and agent are of one build.
