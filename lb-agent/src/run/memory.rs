@@ -14,8 +14,10 @@ use crate::reconcile::Limits;
 /// Memory that is not for maps, in bytes: the programs, the agent, and the verifier while it checks programs (40 MB on
 /// Linux 6.18).
 const OTHER: u64 = 64 << 20;
-/// Most that the agent keeps in its own memory for a frontend or a backend, in bytes.
-const OF_OBJECT: u64 = 4 << 10;
+/// Most that the agent takes in its own memory for an entry of `SERVICES` and for a backend, in bytes (ADR 0032). A
+/// Service has two such entries or more.
+const OF_FRONTEND: u64 = 2 << 10;
+const OF_BACKEND: u64 = 512;
 
 /// Returns the smallest memory limit of this process's cgroups, in bytes; `None` without a limit.
 ///
@@ -102,8 +104,8 @@ fn total(entries: impl Fn(&MapShape) -> u32) -> u64 {
 
 /// Returns the memory that is not for maps, in bytes.
 fn other_memory(need: &Limits) -> u64 {
-    let objects = u64::from(need.services).saturating_add(need.backends.into());
-    OTHER.saturating_add(objects.saturating_mul(OF_OBJECT))
+    let (frontends, backends) = (u64::from(need.services), u64::from(need.backends));
+    OTHER + frontends * OF_FRONTEND + backends * OF_BACKEND
 }
 
 #[cfg(test)]

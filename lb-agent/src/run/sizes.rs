@@ -11,9 +11,10 @@ use crate::reconcile::Limits;
 
 /// Smallest size of tables that packets fill, whatever the memory limit.
 ///
-/// Transient entries must outlast a flood: 16,384 last half a second at 30,000 packets a second.
+/// Transient entries must outlast a flood: 16,384 last half a second at 30,000 packets a second. A table of protected
+/// flows that shrinks cuts connections.
 const LEAST: u32 = 4_096;
-const LEAST_TRANSIENT: u32 = 16_384;
+const LEAST_FLOWS: u32 = 16_384;
 
 /// Returns the size of each sizable map by name. `need` is what the objects need, `limit` the memory limit in bytes.
 ///
@@ -30,7 +31,8 @@ pub(super) fn chosen(
     sizes.extend(existing);
     let mut floors = BTreeMap::new();
     for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink()) {
-        let least = if shape.name.starts_with("TRANSIENT") { LEAST_TRANSIENT } else { LEAST };
+        let has_flows = ["FLOWS", "TRANSIENT"].iter().any(|name| shape.name.starts_with(name));
+        let least = if has_flows { LEAST_FLOWS } else { LEAST };
         floors.insert(shape.name, least);
     }
     for (name, need) in by_name(need) {
@@ -143,6 +145,24 @@ mod tests {
         assert_eq!(before.max(counted), need);
         let sizes = chosen(&BTreeMap::new(), &need, &nothing_pinned(), None);
         assert_eq!(sizes["SERVICES"], 262_144);
+    }
+
+    #[test]
+    fn large_cluster_within_the_limit_of_the_manifest_keeps_its_flows() {
+        let need = Limits { services: 30_000, backends: 135_000, lines: 30_000, sources: 0 };
+        let sizes = chosen(&BTreeMap::new(), &need, &nothing_pinned(), Some(512 << 20));
+        assert_eq!((sizes["FLOWS4"], sizes["FLOWS6"]), (524_288, 524_288), "ADR 0032");
+    }
+
+    #[test]
+    fn flows_have_a_floor_and_their_size_of_a_small_limit() {
+        let sizes = |need: &Limits| {
+            let sizes = chosen(&BTreeMap::new(), need, &nothing_pinned(), Some(128 << 20));
+            ["FLOWS4", "FLOWS6"].map(|name| sizes[name])
+        };
+        let nothing = Limits { services: 0, backends: 1, lines: 0, sources: 0 };
+        assert_eq!(sizes(&nothing), [32_768; 2], "ADR 0032");
+        assert_eq!(sizes(&Limits { services: 100_000, ..nothing }), [16_384; 2]);
     }
 
     #[test]
