@@ -104,7 +104,14 @@ impl Agent {
                     self.take_view(published);
                     turns.rest(Rest::View);
                 }
-                Turn::Event(event) => self.take_events(event, &mut turns.events),
+                Turn::Event(event) => {
+                    let (began, was_programmed) = (Instant::now(), self.is_programmed);
+                    self.take_events(event, &mut turns.events);
+                    // The initial sync is not delayed: nothing is programmed before it.
+                    if was_programmed {
+                        turns.rest(Rest::Events(began.elapsed()));
+                    }
+                }
                 Turn::Swept(result) => next_sweep = Instant::now() + self.take_report(result),
                 Turn::Tick => {
                     self.tick();

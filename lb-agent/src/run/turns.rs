@@ -1,8 +1,9 @@
 //! The order in which the main loop takes things in: stopping, views of the interfaces, the tick, the report of a
 //! sweep, events.
 //!
-//! Events come last, because only they may arrive without end. The other sources pause after each turn: views and ticks
-//! for a fixed time from the moment when the loop has done their work.
+//! Events come last, because only they may arrive without end. The sources pause after a turn, from the moment when the
+//! loop has done their work: views and ticks after each turn for a fixed time, events after a turn that took long. The
+//! objects that arrive meanwhile are handled in one turn.
 
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,12 @@ const TICK: Duration = Duration::from_secs(1);
 /// CPU.
 const VIEWS_APART: Duration = Duration::from_millis(50);
 
+/// Work on events that takes longer than this is followed by a rest: a rollout of a Service with thousands of endpoints
+/// would keep a CPU busy, and packets of pods need it too.
+const LONG: Duration = Duration::from_millis(20);
+/// Longest rest after events.
+const LONGEST_REST: Duration = Duration::from_secs(1);
+
 /// A sweep that runs beside the main loop.
 type Sweep = JoinHandle<Result<Report, maps::Error>>;
 
@@ -47,6 +54,7 @@ pub(super) struct Turns {
     tick: Duration,
     next_tick: Instant,
     next_view: Instant,
+    next_events: Instant,
 }
 
 impl Turns {
@@ -55,10 +63,18 @@ impl Turns {
         views: watch::Receiver<PublishedView>,
     ) -> Self {
         let now = Instant::now();
-        Self { events, views, sweeping: None, tick: TICK, next_tick: now, next_view: now }
+        Self {
+            events,
+            views,
+            sweeping: None,
+            tick: TICK,
+            next_tick: now,
+            next_view: now,
+            next_events: now,
+        }
     }
 
-    /// Waits for work. After a view or a tick, [`Turns::rest`] must be called when its work is done.
+    /// Waits for work. After a view, a tick or events, [`Turns::rest`] must be called when their work is done.
     pub(super) async fn next(&mut self, stop: &mut Stop) -> Turn {
         tokio::select! {
             // In this order: nothing may wait behind a stream of events. Without the tick no attachment is repaired, no
@@ -73,7 +89,7 @@ impl Turns {
                 self.sweeping = None;
                 Turn::Swept(report)
             }
-            Some(event) = self.events.recv() => Turn::Event(event),
+            Some(event) = event_after(&mut self.events, self.next_events) => Turn::Event(event),
         }
     }
 
@@ -83,6 +99,7 @@ impl Turns {
         match after {
             Rest::View => self.next_view = Instant::now() + VIEWS_APART,
             Rest::Tick => self.next_tick = Instant::now() + self.tick,
+            Rest::Events(work) => self.next_events = Instant::now() + rest_after(work),
         }
     }
 }
@@ -92,6 +109,22 @@ impl Turns {
 pub(super) enum Rest {
     View,
     Tick,
+    /// The time that the work on events took.
+    Events(Duration),
+}
+
+/// Returns the rest after work on events: as long as the work if that took long, within a limit.
+fn rest_after(work: Duration) -> Duration {
+    if work > LONG { work.min(LONGEST_REST) } else { Duration::ZERO }
+}
+
+/// Waits until this time, then for an event. No event is lost if the future is dropped.
+async fn event_after(events: &mut mpsc::Receiver<Event>, time: Instant) -> Option<Event> {
+    // Without a rest, nothing waits for the timer: it counts in whole milliseconds.
+    if time > Instant::now() {
+        sleep_until(time.into()).await;
+    }
+    events.recv().await
 }
 
 /// Waits until this time, then for a new view. No view is lost if the future is dropped.
@@ -152,6 +185,31 @@ mod tests {
             }
         }
         panic!("ticks: {ticks}, sweeps: {sweeps}, events: {events}");
+    }
+
+    #[test]
+    fn events_rest_as_long_as_long_work_took() {
+        let rest = |milliseconds| rest_after(Duration::from_millis(milliseconds)).as_millis();
+        assert_eq!([0, 20, 21, 150, 5_000].map(rest), [0, 0, 21, 150, 1_000]);
+    }
+
+    #[tokio::test]
+    async fn only_events_rest_after_events() {
+        let (mut crowd, hour) = (Crowd::with_tick(TICK), Duration::from_hours(1));
+        let began = Instant::now();
+        crowd.turns.rest(Rest::Events(LONGEST_REST));
+        assert!(crowd.turns.next_events >= began + LONGEST_REST);
+        crowd.turns.next_events += hour;
+        for _ in 0..2 {
+            match crowd.next().await {
+                Turn::Tick => crowd.turns.next_tick += hour,
+                Turn::Swept(_) => {}
+                other @ (Turn::Stop | Turn::View(_) | Turn::Event(_)) => panic!("{other:?}"),
+            }
+        }
+        // Short work, and the end of the rest.
+        crowd.turns.rest(Rest::Events(LONG));
+        assert!(matches!(crowd.next().await, Turn::Event(_)));
     }
 
     #[tokio::test]
