@@ -15,12 +15,12 @@ use crate::flow::{Entry, Flow, Kind, Side};
 use crate::forward::classify::{self, Class};
 use crate::forward::exit::{self, ExitTo, bypass, redirect};
 use crate::forward::life::{self, close, flows};
-use crate::forward::rare::direct;
+use crate::forward::rare::{direct, host};
 use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose};
 use crate::packet::Packet;
 use crate::service::Frontend;
 use crate::tables::{Clock, Tables};
-use crate::wire::{Headers, View};
+use crate::wire::{Headers, Piece, View};
 use shape::Shape;
 
 const NOT_OURS: Step<Next> = Err(Verdict::Pass(PassReason::NotOurs));
@@ -205,6 +205,13 @@ fn is_reply<T: Tables>(
             || !settings.node.lifetimes.is_over(reply, flow, None, tables.now()))
 }
 
+/// Whether a packet that looks like one of this host is a fragment that it forwards: those that IPv6 makes anew name no
+/// interface by which they came in (`ip6_copy_metadata` in `net/ipv6/ip6_output.c`).
+#[inline(always)]
+fn is_forwarded_piece<T: Tables>(tables: &T, headers: &Headers, role: Role) -> bool {
+    headers.view.piece != Piece::Whole && !host::is_of_host(tables, &headers.key.tuple.source, role)
+}
+
 /// Decides about a packet that goes out: which flow it follows, or whether a process of this host sent it.
 #[inline(always)]
 pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
@@ -223,7 +230,8 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
         let role = shape.role(*role);
         return without_flow::<S, P, T>(packet, tables, settings, headers, found, view, role);
     }
-    let may_ask = class != Class::Backend;
+    let may_ask = class != Class::Backend
+        && (S::PLAIN || !is_forwarded_piece(tables, headers, shape.role(*role)));
     if S::PLAIN && (may_ask || close::begins_or_ends(view)) {
         return GIVE_UP;
     }
