@@ -174,6 +174,10 @@ impl Packet for Bytes {
         false
     }
 
+    fn is_of_vlan(&self) -> bool {
+        false
+    }
+
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         self.data.get(at..)?.first_chunk().copied()
     }

@@ -119,6 +119,11 @@ impl<P: Typed> Packet for L3<P> {
     }
 
     #[inline(always)]
+    fn is_of_vlan(&self) -> bool {
+        self.0.is_of_vlan()
+    }
+
+    #[inline(always)]
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         if at < ETHERNET { Some(self.link(at)) } else { self.0.read(at - ETHERNET) }
     }

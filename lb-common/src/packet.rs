@@ -25,6 +25,10 @@ pub trait Packet: Hooked {
     /// Whether a VLAN tag lies in the packet's metadata, where the bytes of the packet do not show it.
     fn is_tagged(&self) -> bool;
 
+    /// Whether that tag names a VLAN, so that an interface over this one receives the packet. The number 0 gives the
+    /// packet a priority only.
+    fn is_of_vlan(&self) -> bool;
+
     /// Copies `N` bytes. `at` must be a constant on each path of the program (`VERIFIER:` packet
     /// pointers with a variable part lose their bounds when the compiler adds them up twice).
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]>;

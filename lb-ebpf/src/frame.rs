@@ -100,6 +100,11 @@ impl Packet for Frame<'_> {
     }
 
     #[inline(always)]
+    fn is_of_vlan(&self) -> bool {
+        false
+    }
+
+    #[inline(always)]
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         // SAFETY: the helper writes exactly `N` bytes or fails (kernel 5.18).

@@ -215,6 +215,14 @@ impl Packet for Skb<'_> {
     }
 
     #[inline(always)]
+    fn is_of_vlan(&self) -> bool {
+        /// `VLAN_VID_MASK`.
+        const NUMBER: u32 = 0x0fff;
+        // SAFETY: as above. Without a tag the field is 0.
+        unsafe { (*self.0.skb.skb).vlan_tci & NUMBER != 0 }
+    }
+
+    #[inline(always)]
     fn read_at<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         // SAFETY: the helper writes exactly `N` bytes or fails.

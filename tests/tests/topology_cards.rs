@@ -88,9 +88,12 @@ fn serves_by_a_card(kind: Kind) -> Result<()> {
     if kind.is_skipped()? {
         return Ok(());
     }
-    let topology = Topology::builder(Shape::Routed).rp_filter(2);
-    let (topology, device) =
-        if kind == Kind::Vlan { (topology, "eth0") } else { (topology.two_segments(), "eth1") };
+    let topology = Topology::builder(Shape::Routed);
+    let (topology, device) = if kind == Kind::Vlan {
+        (topology.rp_filter(1), "eth0")
+    } else {
+        (topology.rp_filter(2).two_segments(), "eth1")
+    };
     let mut rig = Rig::build(topology)?;
     for (index, host) in HOSTS.into_iter().enumerate() {
         let (node, Addresses { v4, v6 }) = (rig.node(index)?, Segment::Second.host(host)?);
@@ -116,6 +119,7 @@ fn serves_by_a_card(kind: Kind) -> Result<()> {
             drop(ask(rig.client(), Ask::new(protocol, node_port).within(2_000))?);
         }
     }
+    asks_by_every_route(&rig, &web)?;
     let mut loads = Vec::new();
     for (from, question) in askers(&rig, &web, NODE_PORT)? {
         for kept in [true, false] {
@@ -127,6 +131,37 @@ fn serves_by_a_card(kind: Kind) -> Result<()> {
         drop(load.finish_without_loss().context(what)?);
     }
     Ok(())
+}
+
+/// A process of the first node asks by packets: the interface by which the frontend is routed, and receives the reply, is the
+/// new one, the other one, or `lo`. The reply comes in by the new one.
+fn asks_by_every_route(rig: &Rig, web: &Service) -> Result<()> {
+    let node = rig.node(0)?;
+    let asks = |what: &str| -> Result<()> {
+        for family in [Family::V4, Family::V6] {
+            let own = node.addresses().socket(family, NODE_PORT);
+            for to in [web.frontend(family), own] {
+                for _ in 0..3 {
+                    let answer = ask(node, Ask::udp(to).within(2_000));
+                    drop(answer.with_context(|| format!("{to}, the ClusterIP routed by {what}"))?);
+                }
+            }
+        }
+        Ok(())
+    };
+    asks("its own route")?;
+    let Addresses { v4, v6 } = Segment::Second.host(HOSTS[1])?;
+    let by_card = |verb: &str| {
+        node.netns().ip(&[Family::V4, Family::V6]
+            .map(|family| {
+                let via = if family == Family::V4 { v4.to_string() } else { v6.to_string() };
+                format!("route {verb} {} via {via} dev {CARD}", web.frontend(family).ip())
+            })
+            .join("\n"))
+    };
+    by_card("replace")?;
+    asks(CARD)?;
+    by_card("delete")
 }
 
 mod card_that_only_nexthop_objects_name_is_served {

@@ -8,7 +8,7 @@
 //! directions.
 
 use crate::addr::Ip;
-use crate::config::{Settings, address};
+use crate::config::{Device, Settings, address};
 use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
 use crate::forward::begin::ports;
@@ -121,7 +121,7 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
 /// macvlan, ipvlan or macvtap is over the interface sends by it as well: to the programs its packets look like those of
 /// a process (`macvlan_queue_xmit` in `drivers/net/macvlan.c` leaves `skb->skb_iif` 0).
 #[inline(always)]
-pub(super) fn is_of_host<T: Tables>(tables: &T, source: &Ip, role: Role) -> bool {
+pub(in crate::forward) fn is_of_host<T: Tables>(tables: &T, source: &Ip, role: Role) -> bool {
     role == Role::Host || source.is_loopback() || tables.address(source) & address::NODE != 0
 }
 
@@ -293,7 +293,9 @@ pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
 /// link-layer address.
 ///
 /// The packet simply continues where it comes in by that interface anyway, or where the interface is gone: then the
-/// stack judges the packet as it is.
+/// stack judges the packet as it is. The frame of a VLAN is left to the programs at the interface of that VLAN: the stack
+/// would take the tag off a translated packet and receive it there (`vlan_do_receive` in `net/8021q/vlan_core.c`), and no
+/// interface would receive it with its tag elsewhere.
 #[inline(always)]
 pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
     packet: &P,
@@ -304,7 +306,15 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
 ) -> Step<()> {
     let index = flow.client_device;
     exit.to = ExitTo::Stack;
-    if role == Role::Host || index == packet.device() {
+    if role == Role::Host {
+        return Ok(());
+    }
+    // XDP does not see a tag that the card has taken off.
+    if (packet.is_of_vlan() || packet.is_at_xdp()) && carries(packet, tables) {
+        let why = if packet.is_at_xdp() { PassReason::LeftToTc } else { PassReason::Unchanged };
+        return Err(Verdict::Pass(why));
+    }
+    if index == packet.device() {
         return Ok(());
     }
     let Some(device) = tables.device(index) else { return Ok(()) };
@@ -317,4 +327,10 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
     exit.route.hardware = [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
     exit.to = ExitTo::StackAt;
     Ok(())
+}
+
+/// Whether an interface with programs is over that of the packet.
+#[inline(always)]
+fn carries<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
+    tables.device(packet.device()).is_some_and(|device| device.flags & Device::CARRIES != 0)
 }
