@@ -66,8 +66,7 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
         || has_first
         || may_be_frontend(tables, settings, headers, &mut choice.frontend)
     {
-        let passed = if known.held > 0 { 0 } else { Span::of(packet, headers).end };
-        write(tables, headers, fragment, known.held, passed);
+        write(tables, headers, fragment, known.held, Span::of(packet, headers).end);
     }
     if known.held > 0 && packet.requeue().is_some() {
         tables.count(Event::FragmentsReleased);

@@ -168,7 +168,7 @@ fn crowded_in(turns: &[u32], client: Endpoint) -> Fake {
 #[test]
 fn ports_of_the_first_half_make_no_crowd() {
     let client = at("203.0.113.50:40000");
-    let tables = crowded_in(&[1, 2, 120], client);
+    let tables = crowded_in(&[16, 20, 120], client);
     assert_eq!(send(&tables, Protocol::UDP, client).0, EXHAUSTED);
     assert_eq!(tables.counted(Event::PortDisplaced), 0);
 }
