@@ -23,7 +23,7 @@ pub(super) struct Ranges {
     cluster: BTreeMap<Ip, u32>,
     node_ports: BTreeMap<u16, u32>,
     /// Other frontends, by their bits in [`ServiceRanges::vip_filter`].
-    vips: BTreeMap<u8, u32>,
+    vips: BTreeMap<u16, u32>,
     given: Vec<IpNet>,
     /// The `ServiceCIDR`s in the form of `current`.
     cidrs: Vec<(Ip, u32)>,

@@ -48,7 +48,7 @@ pub struct NodeSettings {
     pub answer_port_high: Port,
 }
 
-plain!(NodeSettings = 272 { netns_cookie, flags, socket_mode, source_port_low, source_port_high, secret, hairpin4,
+plain!(NodeSettings = 752 { netns_cookie, flags, socket_mode, source_port_low, source_port_high, secret, hairpin4,
     hairpin6, own, lifetimes, local, address4, address6, pods, answer_port_low,
     answer_port_high });
 

@@ -34,7 +34,7 @@ pub struct ServiceRanges {
     pub pad: u32,
 }
 
-plain!(ServiceRanges = 368 { frontends_epoch, node_port_low, node_port_high, vip_filter, cluster_ip_cover, ranges,
+plain!(ServiceRanges = 848 { frontends_epoch, node_port_low, node_port_high, vip_filter, cluster_ip_cover, ranges,
     known, pad });
 
 impl Default for ServiceRanges {

@@ -16,15 +16,15 @@ pub struct Settings {
     pub node: NodeSettings,
     pub services: ServiceRanges,
     /// Zeros: the size stays a power of two ([`SettingsPair::SLOT`]).
-    pub rest: [u32; 96],
+    pub rest: [u32; 112],
 }
 
-plain!(Settings = 1_024 { node, services, rest });
+plain!(Settings = 2_048 { node, services, rest });
 const _: () = assert!(align_of::<Settings>() == 8);
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { node: NodeSettings::default(), services: ServiceRanges::default(), rest: [0; 96] }
+        Self { node: NodeSettings::default(), services: ServiceRanges::default(), rest: [0; 112] }
     }
 }
 
@@ -112,7 +112,7 @@ pub struct SettingsPair {
     pub slots: [Settings; 2],
 }
 
-plain!(SettingsPair = 2_056 { start, pad, slots });
+plain!(SettingsPair = 4_104 { start, pad, slots });
 
 impl SettingsPair {
     /// Bytes of a slot: a power of two, so that [`SettingsPair::start`] has one bit.

@@ -103,7 +103,7 @@ pub(super) fn may_be_source(ip: &Ip) -> bool {
 /// distinguishes addresses. Earlier versions added link-local ones.
 fn inherited(before: AddressFilter, written: &BTreeMap<Ip, u32>) -> AddressFilter {
     let bits: u32 = before.words.iter().map(|word| word.count_ones()).sum();
-    if bits <= u64::BITS * 2 {
+    if bits as usize <= before.words.len() * 32 {
         return before;
     }
     let mut own = AddressFilter::default();
