@@ -57,8 +57,8 @@ impl Members {
 }
 
 impl MirroredPort {
-    /// Returns the rank of the port when several claim a frontend: the smaller wins. A port with endpoints anywhere comes
-    /// first, because kube-proxy refuses connections only after no port has translated them (contract 1.6).
+    /// Returns the rank of the port when several claim a frontend: the smaller wins. A port with endpoints anywhere
+    /// comes first, because kube-proxy refuses connections only after no port has translated them (contract 1.6).
     pub(super) const fn claim(&self) -> (bool, &(i64, String), &PortKey) {
         let (age, key) = self.seniority();
         (!self.plan.anywhere, age, key)

@@ -43,8 +43,9 @@ impl Refused {
         self.returning.insert(key.clone());
     }
 
-    /// Records that a port is served.
+    /// Records that the last plan of a port is served.
     pub(super) fn record_served(&mut self, key: &PortKey) {
+        drop(self.plans.remove(key));
         self.returning.remove(key);
     }
 
@@ -135,7 +136,8 @@ impl Reconciler {
         };
         self.remove(key, now, transaction);
         self.refused.record_left(key);
-        self.refused.insert(full, plan);
+        // A newer plan that found no room waits already.
+        self.refused.plans.entry(key.clone()).or_insert((full, plan));
     }
 
     /// Retries the refused ports, oldest first, if entries became free. While a port waits for room that will become
@@ -149,7 +151,7 @@ impl Reconciler {
         let mut waits = false;
         for (full, plan) in waiting {
             if waits {
-                self.refused.plans.entry(plan.key.clone()).or_insert((full, plan));
+                self.refused.insert(full, plan);
             } else {
                 waits = self.put(plan, now, &mut transaction) == Placement::Waits;
             }

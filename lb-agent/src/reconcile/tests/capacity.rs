@@ -99,6 +99,24 @@ fn service_that_made_room_for_its_own_change_needs_no_reserve() {
     assert_eq!(served(&world), BTreeSet::from(["s1".into(), "s3".into()]));
 }
 
+/// The endpoints of the earlier plan may be gone.
+#[test]
+fn displaced_service_comes_back_with_its_last_plan() {
+    let mut world = World::new(Limits { backends: 64, ..LIMITS });
+    for (number, endpoints) in [(3, 0..40), (1, 40..50), (2, 100..108), (2, 100..110)] {
+        world.plan(vec![hosts(number, endpoints)]);
+    }
+    world.plan(vec![hosts(2, 150..180)]);
+    let waits = BTreeSet::from([(service(2), FullMap::Backends)]);
+    assert_eq!(refused(&world), waits, "served as before its last change");
+    world.plan(vec![hosts(1, 45..55)]);
+    for _ in 0..3 {
+        world.pass(GRACE);
+    }
+    assert_eq!(refused(&world), waits);
+    assert_eq!(served(&world), BTreeSet::from(["s1".into(), "s3".into()]));
+}
+
 #[test]
 fn displaced_service_needs_no_reserve_however_often_it_is_retried() {
     let mut world = nearly_full();
