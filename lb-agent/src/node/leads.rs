@@ -119,6 +119,13 @@ impl<'a> Leads<'a> {
         self.carries(link) || link.controller.is_some()
     }
 
+    /// Reports whether an external interface is over this one.
+    pub(super) fn has_upper(&self, link: &Link) -> bool {
+        let is_over = |it: &&Link| it.kind == LinkKind::Over && it.elsewhere.is_none();
+        let mut over = self.view.links.values().filter(is_over);
+        over.any(|it| it.peer == Some(link.index) && self.is_external(it))
+    }
+
     /// Returns the interface that carries the packets of `link`: the one below it, or itself as the port of a bond.
     fn carrier(&self, link: &Link) -> Option<u32> {
         let controller = link.controller.and_then(|index| self.view.links.get(&index));

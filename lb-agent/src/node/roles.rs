@@ -65,8 +65,8 @@ pub(crate) fn assignments_among(
 ///
 /// Such an interface has no network and no route, as while a routing daemon or a network manager sets it up again.
 /// Without programs the kernel would answer the first segments of open connections by a reset when the routes are back.
-/// A port of a bridge or a bond, and an interface below another external one, carry packets that others handle. A tunnel
-/// is served while it is up.
+/// A port of a bridge or a bond, and an interface below another external one, carry packets that others handle. A
+/// tunnel is served while it is up.
 pub fn kept(
     view: &NetnsView,
     node: &Identity,
@@ -103,8 +103,8 @@ pub fn addresses(view: &NetnsView, node: &Identity) -> BTreeMap<Ip, u32> {
     all
 }
 
-/// Returns the addresses at which no answer can arrive: their interfaces are all down, and no external interface that is
-/// up sends with one of them.
+/// Returns the addresses at which no answer can arrive: their interfaces are all down, and no external interface that
+/// is up sends with one of them.
 pub fn stranded(view: &NetnsView, wanted: &[Assignment]) -> BTreeSet<Ip> {
     let is_up = |index: &u32| view.links.get(index).is_some_and(|link| link.is_up);
     let (up, down): (Vec<&Address>, Vec<&Address>) =
@@ -208,8 +208,10 @@ fn flags(link: &Link, role: Role, view: &NetnsView, node: &Identity, leads: &Lea
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
     let role = match role {
         Role::Pod => Device::POD,
-        Role::External | Role::L3 if leads.is_below(link) => Device::CARRIES,
-        Role::External | Role::L3 => 0,
+        Role::External | Role::L3 => {
+            let carries = if leads.is_below(link) { Device::CARRIES } else { 0 };
+            carries | if leads.has_upper(link) { Device::HAS_UPPER } else { 0 }
+        }
         Role::Host => Device::HOST,
     };
     local | role | if is_peer { Device::PEER } else { 0 }

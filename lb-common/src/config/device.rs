@@ -43,6 +43,8 @@ impl Device {
     /// Packets of another interface leave by this one as well (VLAN, macvlan, bridge, bond), and the program there may
     /// have translated them.
     pub const CARRIES: u32 = 256;
+    /// An interface over this one (VLAN, macvlan) has programs, which see its packets after those of this one.
+    pub const HAS_UPPER: u32 = 512;
 }
 
 plain!(Device = 48 { source4, source6, bridge, flags, hardware, pad });

@@ -333,13 +333,17 @@ fn node_ports_are_served_on_the_primary_address_or_on_all() {
 /// A packet that the program of a VLAN has translated leaves by the interface below.
 #[test]
 fn lower_interface_of_a_vlan_is_marked() {
-    let carries = |view: &NetnsView| -> Vec<String> {
-        let of = |it: &Assignment| it.device.flags & Device::CARRIES != 0;
-        assignments(view, &node()).into_iter().filter(of).map(|it| it.name).collect()
+    let marked = |flag: u32, view: &NetnsView, node: &Identity| -> Vec<String> {
+        let of = |it: &Assignment| it.device.flags & flag != 0;
+        assignments(view, node).into_iter().filter(of).map(|it| it.name).collect()
     };
+    let carries = |view: &NetnsView| marked(Device::CARRIES, view, &node());
     let mut view = view();
     assert!(carries(&view).is_empty(), "ports of a bridge of pods are not external");
     drop(view.links.insert(31, Link { peer: Some(2), ..link(31, "eth0.7", LinkKind::Over) }));
     view.addresses.push(address(31, "172.21.0.1"));
     assert_eq!(carries(&view), ["eth0"]);
+    assert_eq!(marked(Device::HAS_UPPER, &view, &node()), ["eth0"]);
+    let named = Identity { external: vec!["eth0".parse().unwrap()], ..node() };
+    assert!(marked(Device::HAS_UPPER, &view, &named).is_empty(), "the VLAN has no programs");
 }

@@ -117,9 +117,9 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Whether a packet with this source, at an interface with this role, is one of this host. A container or virtual machine whose
-/// macvlan, ipvlan or macvtap is over the interface sends by it as well: to the programs its packets look like those of
-/// a process (`macvlan_queue_xmit` in `drivers/net/macvlan.c` leaves `skb->skb_iif` 0).
+/// Whether a packet with this source, at an interface with this role, is one of this host. A container or virtual
+/// machine whose macvlan, ipvlan or macvtap is over the interface sends by it as well: to the programs its packets look
+/// like those of a process (`macvlan_queue_xmit` in `drivers/net/macvlan.c` leaves `skb->skb_iif` 0).
 #[inline(always)]
 pub(in crate::forward) fn is_of_host<T: Tables>(tables: &T, source: &Ip, role: Role) -> bool {
     role == Role::Host || source.is_loopback() || tables.address(source) & address::NODE != 0
@@ -233,8 +233,8 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Stores the interface by which the packets of the flow in `found` leave now, where the route to the frontend has moved
-/// since the first one: the stack receives no reply at an interface that is down.
+/// Stores the interface by which the packets of the flow in `found` leave now, where the route to the frontend has
+/// moved since the first one: the stack receives no reply at an interface that is down.
 ///
 /// VERIFIER: a function of its own, so that its stack is not added to that of the route lookup.
 #[inline(never)]
@@ -293,9 +293,9 @@ pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
 /// link-layer address.
 ///
 /// The packet simply continues where it comes in by that interface anyway, or where the interface is gone: then the
-/// stack judges the packet as it is. The frame of a VLAN is left to the programs at the interface of that VLAN: the stack
-/// would take the tag off a translated packet and receive it there (`vlan_do_receive` in `net/8021q/vlan_core.c`), and no
-/// interface would receive it with its tag elsewhere.
+/// stack judges the packet as it is. The frame of a VLAN is left to the programs at the interface of that VLAN, if there
+/// are any: the stack would take the tag off a translated packet and receive it there (`vlan_do_receive` in
+/// `net/8021q/vlan_core.c`), and no interface would receive it with its tag elsewhere.
 #[inline(always)]
 pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
     packet: &P,
@@ -310,7 +310,7 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
         return Ok(());
     }
     // XDP does not see a tag that the card has taken off.
-    if (packet.is_of_vlan() || packet.is_at_xdp()) && carries(packet, tables) {
+    if (packet.is_of_vlan() || packet.is_at_xdp()) && has_upper(packet, tables) {
         let why = if packet.is_at_xdp() { PassReason::LeftToTc } else { PassReason::Unchanged };
         return Err(Verdict::Pass(why));
     }
@@ -331,6 +331,6 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
 
 /// Whether an interface with programs is over that of the packet.
 #[inline(always)]
-fn carries<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
-    tables.device(packet.device()).is_some_and(|device| device.flags & Device::CARRIES != 0)
+fn has_upper<P: Packet, T: Tables>(packet: &P, tables: &T) -> bool {
+    tables.device(packet.device()).is_some_and(|device| device.flags & Device::HAS_UPPER != 0)
 }
