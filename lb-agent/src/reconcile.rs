@@ -225,8 +225,8 @@ impl Reconciler {
         let Transaction { before: mut ops, dirty, after, forgotten } = transaction;
         let entries = self.frontends.written().len();
         let (ports, kept) = (&self.ports, &self.kept);
-        // In kube-proxy the last write of a claimant with endpoints wins, in random order; here the oldest such claimant
-        // does (contract 1.6).
+        // In kube-proxy the last write of a claimant with endpoints wins, in random order; here the oldest such
+        // claimant does (contract 1.6).
         let winner = |frontends: &FrontendClaims, frontend: Frontend| {
             let claimants =
                 frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(id)?)));

@@ -171,8 +171,8 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
         end = agent.work(Turns::new(events, views), shared, &mut stop) => (end, config.text.clone()),
         text = reload::changed(options, config.text.as_deref()) => (End::Changed, Some(text)),
     };
-    // Links stay pinned, so ending the agent changes nothing for packets. The inspection restores pins that were removed
-    // a moment ago: without them the links would end with this process.
+    // Links stay pinned, so ending the agent changes nothing for packets. The inspection restores pins that were
+    // removed a moment ago: without them the links would end with this process.
     agent.inspect();
     agent.manager.ends(end);
     agent.write_state();

@@ -223,8 +223,8 @@ impl<'a> MapFrontends<'a> {
         both.iter().find_map(|frontend| Some(self.maps.service(frontend).ok()??.id))
     }
 
-    /// Returns the datagrams whose backend was removed from their Service, whatever other Services it has. They must begin a
-    /// new flow, so netfilter must forget them.
+    /// Returns the datagrams whose backend was removed from their Service, whatever other Services it has. They must
+    /// begin a new flow, so netfilter must forget them.
     fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
         let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
         // The map of backends is read only where it matters.

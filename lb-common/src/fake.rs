@@ -41,8 +41,8 @@ pub fn source_port(
     Port::new(range.start() + (wish % width) as u16)
 }
 
-/// The entries of a masqueraded flow: kind and side, the ends of its packets, and those after its translation. `own`: the
-/// source that the client gets.
+/// The entries of a masqueraded flow: kind and side, the ends of its packets, and those after its translation. `own`:
+/// the source that the client gets.
 pub const fn masqueraded_flow(
     [client, frontend, backend, own]: [Endpoint; 4],
 ) -> [(Kind, Side, [Endpoint; 2], [Endpoint; 2]); 4] {

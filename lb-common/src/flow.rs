@@ -184,9 +184,9 @@ pub struct Flow {
     pub client_device: u32,
     /// [`Flow::moment`] of the first packet of the flow.
     pub begun: u32,
-    /// TCP: the acknowledgement number of a recent packet of this direction, in host byte order, which is the
-    /// sequence number that its sender expected next; 0 where none is known. After a SYN-ACK, the number that the client
-    /// has to acknowledge.
+    /// TCP: the acknowledgement number of a recent packet of this direction, in host byte order, which is the sequence
+    /// number that its sender expected next; 0 where none is known. After a SYN-ACK, the number that the client has to
+    /// acknowledge.
     pub expected: u32,
 }
 

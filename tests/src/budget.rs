@@ -44,8 +44,8 @@ type Figures = BTreeMap<String, u64>;
 
 /// Loads every program, prints its figures, and compares them with `file`, or writes them there if `bless`.
 ///
-/// Errors: a figure above its number in `file`; a figure above [`CEILINGS`], also with `bless`; a function with too many
-/// parameters.
+/// Errors: a figure above its number in `file`; a figure above [`CEILINGS`], also with `bless`; a function with too
+/// many parameters.
 pub fn verify(file: &Path, bless: bool, out: &mut impl Write) -> Result<()> {
     let many = parameters::too_many(datapath::object())?;
     ensure!(many.is_empty(), "Linux 7.3 refuses functions of programs:\n  {}", many.join("\n  "));

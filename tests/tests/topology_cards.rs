@@ -133,8 +133,8 @@ fn serves_by_a_card(kind: Kind) -> Result<()> {
     Ok(())
 }
 
-/// A process of the first node asks by packets: the interface by which the frontend is routed, and receives the reply, is the
-/// new one, the other one, or `lo`. The reply comes in by the new one.
+/// A process of the first node asks by packets: the interface by which the frontend is routed, and receives the reply,
+/// is the new one, the other one, or `lo`. The reply comes in by the new one.
 fn asks_by_every_route(rig: &Rig, web: &Service) -> Result<()> {
     let node = rig.node(0)?;
     let asks = |what: &str| -> Result<()> {

@@ -1,6 +1,6 @@
 //! The end of TCP connections, whichever side closes first, and whichever FIN or last ACK is lost: both sides read all
-//! data and no reset, no side sends a reset, and no flow stays. The same for a connection that only one side closes, when
-//! its time is over.
+//! data and no reset, no side sends a reset, and no flow stays. The same for a connection that only one side closes,
+//! when its time is over.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

@@ -85,7 +85,8 @@ fn one_by_one(rig: &Rig, peers: &Netns, pods: Range<usize>, busy: usize) -> Resu
     Ok(())
 }
 
-/// Stops the agent, cleans up, and starts it again; returns the time of the end with the cleanup, and that of the start.
+/// Stops the agent, cleans up, and starts it again; returns the time of the end with the cleanup, and that of the
+/// start.
 fn restarted(agent: &mut Agent) -> Result<(Duration, Duration)> {
     let began = Instant::now();
     agent.stop()?;

@@ -1,5 +1,5 @@
-//! Programs of other owners at our interfaces: the agent's runs before those that were appended, takes its place back from
-//! others without packet loss, and names their owners.
+//! Programs of other owners at our interfaces: the agent's runs before those that were appended, takes its place back
+//! from others without packet loss, and names their owners.
 
 use std::fs;
 use std::os::fd::{AsFd as _, OwnedFd};

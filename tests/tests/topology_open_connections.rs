@@ -1,5 +1,5 @@
-//! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`, or whose server's address
-//! becomes an external IP: packets still arrive in both directions.
+//! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`, or whose server's
+//! address becomes an external IP: packets still arrive in both directions.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};

@@ -30,8 +30,8 @@ fn vlan_of_a_pod_is_a_problem_that_names_it() -> Result<()> {
     is_a_problem(Kind::Vlan, ["vlan id 7", "vlan id 8"])
 }
 
-/// Beside the pod's veth the interface counts as a second network, as long as the pod's packets to Services do not use it. `status` names it while they do, and if
-/// it is the pod's only interface.
+/// Beside the pod's veth the interface counts as a second network, as long as the pod's packets to Services do not use
+/// it. `status` names it while they do, and if it is the pod's only interface.
 fn is_a_problem(kind: Kind, kinds: [&str; 2]) -> Result<()> {
     if kind.is_skipped()? {
         return Ok(());

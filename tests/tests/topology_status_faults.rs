@@ -87,7 +87,8 @@ fn hooks_return_to_a_recreated_cgroup() -> Result<()> {
     Ok(fs::remove_dir(&own)?)
 }
 
-/// A program of another owner that was attached without `multi` admits no other one. Packets are translated all the same.
+/// A program of another owner that was attached without `multi` admits no other one. Packets are translated all the
+/// same.
 #[test]
 fn socket_hook_that_another_program_excludes_stops_nothing() -> Result<()> {
     let (mut rig, web) = start(&[])?;

@@ -1,7 +1,7 @@
 //! Reads `KubeProxyConfiguration` v1alpha1 (contract 8.1), fields without a meaning here included.
 //!
-//! A field that is empty, null or `0s` counts as absent: kubeadm writes all fields that way. The timeouts of TCP are null
-//! there, and `0s` has a meaning.
+//! A field that is empty, null or `0s` counts as absent: kubeadm writes all fields that way. The timeouts of TCP are
+//! null there, and `0s` has a meaning.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;

@@ -277,8 +277,8 @@ impl Section {
         })
     }
 
-    /// Reads up to one prefix of each family, separated by a comma. With `is_used` false, another text is dropped with a
-    /// warning.
+    /// Reads up to one prefix of each family, separated by a comma. With `is_used` false, another text is dropped with
+    /// a warning.
     pub(super) fn cidr_pair(&mut self, key: &str, is_used: bool) -> Option<FileValue<Vec<IpNet>>> {
         if !is_used
             && let Some(node) = self.entries.get(key)

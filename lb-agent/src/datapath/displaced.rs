@@ -5,8 +5,8 @@
 //! in turn. So the agent takes its place back at once from a program that displaces ours for the first time, and waits
 //! longer each time that the same program does it again.
 //!
-//! The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`): the owner of a program before
-//! ours asked for that place, and the program can end the chain. So it is reported from the first time on.
+//! The kernel appends programs by default (`BPF_F_BEFORE` is not set, `kernel/bpf/mprog.c`): the owner of a program
+//! before ours asked for that place, and the program can end the chain. So it is reported from the first time on.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

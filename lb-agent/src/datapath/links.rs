@@ -1,7 +1,7 @@
 //! Links: a program on an interface or a cgroup. The pin keeps the link when the agent ends.
 //!
-//! Ours is the first program of an interface in both directions: a program before it could end the chain, as every program
-//! does that returns `TC_ACT_OK` (`tcx_run` in `net/core/dev.c`). Programs of an earlier run come after ours.
+//! Ours is the first program of an interface in both directions: a program before it could end the chain, as every
+//! program does that returns `TC_ACT_OK` (`tcx_run` in `net/core/dev.c`). Programs of an earlier run come after ours.
 
 use std::fs::{self, File};
 use std::io;
@@ -104,13 +104,14 @@ pub(super) fn attach_cgroup(
     }
     let kind = attach_type(name);
     let link = syscall::link_cgroup(program, cgroup.as_fd(), kind).map_err(|error| {
+        let others = syscall::effective_in_cgroup(cgroup.as_fd(), kind).unwrap_or_default();
         // `__cgroup_bpf_attach` in kernel/bpf/cgroup.c: flags of programs there or in a parent differ, or there are too
-        // many. A security module refuses with the same number, but lists no program.
-        match error.raw_os_error() {
-            Some(libc::EPERM | libc::E2BIG) => LinkFailure::Excluded(
-                syscall::effective_in_cgroup(cgroup.as_fd(), kind).unwrap_or_default(),
-            ),
-            _ => LinkFailure::Link(error),
+        // many. A security module refuses with the same number.
+        let is_refused = matches!(error.raw_os_error(), Some(libc::EPERM | libc::E2BIG));
+        if is_refused && !others.is_empty() {
+            LinkFailure::Excluded(others)
+        } else {
+            LinkFailure::Link(error)
         }
     });
     pin(link?, path)

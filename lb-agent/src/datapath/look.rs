@@ -16,7 +16,7 @@ pub enum Fault {
     Detached,
     /// The link runs another program than ours.
     Replaced,
-    /// Another program is in our place: before ours at ingress, or behind ours at egress.
+    /// Another program is before ours.
     Displaced,
 }
 

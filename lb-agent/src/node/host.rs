@@ -56,8 +56,8 @@ pub async fn open_loopback(
     Ok(())
 }
 
-/// Keeps routes, neighbour entries and the loopback interface as they must be, until the sender of frontends is dropped.
-/// As long as the frontends are not known, the routes of an earlier run stay.
+/// Keeps routes, neighbour entries and the loopback interface as they must be, until the sender of frontends is
+/// dropped. As long as the frontends are not known, the routes of an earlier run stay.
 pub async fn follow(
     frontends: Receiver<Option<FrontendNetworks>>,
     record: PathBuf,

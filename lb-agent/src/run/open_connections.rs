@@ -81,8 +81,8 @@ impl OpenConnections {
             let here = written.into_iter().filter(|(frontend, service)| is_here(frontend, service));
             new.extend(here.map(|(frontend, _)| frontend));
         }
-        // At a first start, connections to the frontends of others belong to the proxy before, or to an agent whose maps
-        // were lost: a segment without a flow goes to the backend that it had.
+        // At a first start, connections to the frontends of others belong to the proxy before, or to an agent whose
+        // maps were lost: a segment without a flow goes to the backend that it had.
         let is_first = !is_programmed && self.has_earlier == Some(false);
         for op in ops {
             if let Op::PutService { frontend, service } = op

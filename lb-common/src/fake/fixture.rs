@@ -144,8 +144,8 @@ pub fn run(step: &Step, tables: &Fake) -> (Verdict, Vec<u8>) {
     (decide(step.hook, &mut packet, tables, [ingress, egress]), packet.data)
 }
 
-/// Runs a packet through the programs of two layouts at one hook, as during an upgrade: those of the first layout see it
-/// first. Also the packet as the last program leaves it.
+/// Runs a packet through the programs of two layouts at one hook, as during an upgrade: those of the first layout see
+/// it first. Also the packet as the last program leaves it.
 pub fn run_both(step: &Step, layouts: [&Fake; 2]) -> ([Verdict; 2], Bytes) {
     let mut packet = packet(step, &step.packet, layouts[0]);
     let verdicts = layouts.map(|tables| decide(step.hook, &mut packet, tables, [ingress, egress]));

@@ -26,7 +26,7 @@ pub struct Meanwhile {
 /// Every table of a node. Tables that the agent writes are public; those that the data path writes are in cells.
 #[derive(Clone, Debug)]
 pub struct Fake {
-    pub settings: Settings,
+    pub settings: std::boxed::Box<Settings>,
     pub services: BTreeMap<Frontend, Service>,
     /// `MAGLEV`, up to the last line written.
     pub lines: Vec<Line>,
@@ -78,7 +78,7 @@ pub struct Fake {
 impl Default for Fake {
     fn default() -> Self {
         Self {
-            settings: Settings::default(),
+            settings: std::boxed::Box::default(),
             services: BTreeMap::new(),
             lines: Vec::new(),
             backends: Vec::new(),

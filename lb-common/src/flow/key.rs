@@ -26,8 +26,8 @@ impl Tuple {
         destination_port: Port::NONE,
     };
 
-    /// Whether no host can have the source address of a packet from a wire, or the source is the destination (the "land"
-    /// attack).
+    /// Whether no host can have the source address of a packet from a wire, or the source is the destination (the
+    /// "land" attack).
     #[inline(always)]
     pub fn is_impossible(&self) -> bool {
         self.source.is_martian() || self.source == self.destination
@@ -142,8 +142,8 @@ impl FlowKey {
         };
     }
 
-    /// Key of the packets of an entry after its translation, where they leave, in place: for a forward entry that of its
-    /// masquerade, for the replies to a masqueraded source that of the reply entry.
+    /// Key of the packets of an entry after its translation, where they leave, in place: for a forward entry that of
+    /// its masquerade, for the replies to a masqueraded source that of the reply entry.
     #[inline(always)]
     pub const fn write_leaving_key(&self, flow: &Flow, leaving: &mut Self) {
         leaving.tuple = flow.to;

@@ -6,8 +6,8 @@ use object::LittleEndian;
 use object::read::elf::ElfFile64;
 use object::read::{Object as _, ObjectSection as _};
 
-/// The most parameters that a function may have. Linux 7.3 counts those in its type, also one that the compiler has left
-/// out, and refuses a call without a sixth.
+/// The most parameters that a function may have. Linux 7.3 counts those in its type, also one that the compiler has
+/// left out, and refuses a call without a sixth.
 const MOST: u32 = 5;
 /// Kinds of types (`BTF_KIND_*`).
 const FUNCTION: u32 = 12;

@@ -1,4 +1,5 @@
-//! Forged segments in an open connection: a SYN with its ports, and RST and FIN of both ends with wrong sequence numbers.
+//! Forged segments in an open connection: a SYN with its ports, and RST and FIN of both ends with wrong sequence
+//! numbers.
 
 use std::net::SocketAddr;
 

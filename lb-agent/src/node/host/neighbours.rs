@@ -1,16 +1,16 @@
 //! Link-layer addresses for frontends in networks of this node that no machine answers for.
 //!
-//! A packet of a host process waits in the stack for the link-layer address of its next hop, before the programs see it.
-//! If the next hop is the frontend itself, possibly no machine has it: a VIP on the node that announces it, whose own
-//! ARP and NDP do not reach its announcer, or a ClusterIP behind a route that names only the interface. Such an entry
-//! gets the broadcast address of its interface and the state `STALE`. The programs translate the packets before they
-//! leave; the kernel's probes go to every machine, so that the entry is right once one has the address.
+//! A packet of a host process waits in the stack for the link-layer address of its next hop, before the programs see
+//! it. If the next hop is the frontend itself, possibly no machine has it: a VIP on the node that announces it, whose
+//! own ARP and NDP do not reach its announcer, or a ClusterIP behind a route that names only the interface. Such an
+//! entry gets the broadcast address of its interface and the state `STALE`. The programs translate the packets before
+//! they leave; the kernel's probes go to every machine, so that the entry is right once one has the address.
 //!
-//! An answer to a probe of NDP need not name the address (RFC 4861, 7.2.4), and TCP confirms an entry as well; so an entry
-//! that was confirmed is deleted after a while, and the kernel asks by multicast.
+//! An answer to a probe of NDP need not name the address (RFC 4861, 7.2.4), and TCP confirms an entry as well; so an
+//! entry that was confirmed is deleted after a while, and the kernel asks by multicast.
 //!
-//! An external IP may be an address of another machine (k3s uses those of nodes). Where one has answered, the address is
-//! left to the kernel for some minutes, also when the machine is down.
+//! An external IP may be an address of another machine (k3s uses those of nodes). Where one has answered, the address
+//! is left to the kernel for some minutes, also when the machine is down.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -249,8 +249,8 @@ async fn broadcast(handle: &Handle, interface: u32) -> Result<Option<Vec<u8>>, E
     }))
 }
 
-/// Gives an entry the broadcast address of its interface. Without `NLM_F_REPLACE` the kernel keeps an address that it has
-/// learned meanwhile (`__neigh_update` in `net/core/neighbour.c`).
+/// Gives an entry the broadcast address of its interface. Without `NLM_F_REPLACE` the kernel keeps an address that it
+/// has learned meanwhile (`__neigh_update` in `net/core/neighbour.c`).
 async fn give(handle: &Handle, neighbour: &NeighbourMessage) -> Result<(), Error> {
     let Some(address) = broadcast(handle, neighbour.header.ifindex).await? else { return Ok(()) };
     let mut message = NeighbourMessage::default();

@@ -24,7 +24,7 @@ impl Addresses {
     /// Starts with the addresses that an earlier run wrote.
     pub(super) fn after(maps: &Maps, before: &NodeSettings) -> Result<Self, Error> {
         let written: BTreeMap<Ip, u32> = maps.addresses()?.into_iter().collect();
-        let own = inherited(before.own, &written);
+        let own = inherited(&before.own, &written);
         Ok(Self { written, own, problem: None })
     }
 
@@ -93,18 +93,18 @@ impl Addresses {
         self.problem = problem;
     }
 }
-/// Reports whether an address belongs into the filter. Link-local ones do not: each interface of a pod has one, the filter
-/// forgets none, and no route leads to them.
+/// Reports whether an address belongs into the filter. Link-local ones do not: each interface of a pod has one, the
+/// filter forgets none, and no route leads to them.
 pub(super) fn may_be_source(ip: &Ip) -> bool {
     !matches!(IpAddr::from(*ip), IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Returns the filter to begin with: that of an earlier run, or one of the addresses that it wrote, if its own no longer
-/// distinguishes addresses. Earlier versions added link-local ones.
-fn inherited(before: AddressFilter, written: &BTreeMap<Ip, u32>) -> AddressFilter {
+/// Returns the filter to begin with: that of an earlier run, or one of the addresses that it wrote, if its own no
+/// longer distinguishes addresses. Earlier versions added link-local ones.
+fn inherited(before: &AddressFilter, written: &BTreeMap<Ip, u32>) -> AddressFilter {
     let bits: u32 = before.words.iter().map(|word| word.count_ones()).sum();
-    if bits as usize <= before.words.len() * 32 {
-        return before;
+    if bits as usize <= before.words.len() * 16 {
+        return *before;
     }
     let mut own = AddressFilter::default();
     for ip in written.keys().filter(|ip| may_be_source(ip)) {
@@ -125,16 +125,16 @@ mod tests {
         let of_pod = |number: u16| {
             let [high, low] = number.to_be_bytes();
             let mut octets = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 1, high, low, 7, high, low, 9];
-            octets[9] = low;
+            (octets[9], octets[15]) = (low, low.wrapping_mul(31) ^ high);
             Ip::from(IpAddr::from(octets))
         };
-        assert_eq!(inherited(before, &BTreeMap::new()), before, "few bits");
-        let mut written: BTreeMap<Ip, u32> = (0..3_000).map(|pod| (of_pod(pod), 1)).collect();
+        assert_eq!(inherited(&before, &BTreeMap::new()), before, "few bits");
+        let mut written: BTreeMap<Ip, u32> = (0..9_000).map(|pod| (of_pod(pod), 1)).collect();
         for ip in written.keys() {
             before.add(ip);
         }
         written.insert(own, 1);
-        let after = inherited(before, &written);
+        let after = inherited(&before, &written);
         assert!(after.may_hold(&own));
         assert_eq!(after.words.iter().map(|word| word.count_ones()).sum::<u32>(), 1);
     }

@@ -25,7 +25,8 @@ pub(super) struct Facts {
     /// Sources that count as pods of this node; until the Node object is known, those of the configuration, else an
     /// earlier run's.
     pub(super) local: [Prefix; 2],
-    /// Networks of the cluster's pods; until the Node object is known, those of the configuration, else an earlier run's.
+    /// Networks of the cluster's pods; until the Node object is known, those of the configuration, else an earlier
+    /// run's.
     pub(super) pods: [Prefix; 2],
     /// [`NodeSettings::secret`]. A restart with the same maps keeps it, so that all fragments of a datagram are treated
     /// alike.

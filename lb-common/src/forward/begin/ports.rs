@@ -256,8 +256,8 @@ pub(in crate::forward) fn add_reply<T: Flows>(
 /// `client`: the key of the client's packet. `is_own`: the source is an address of this node, where `NodePorts` are.
 ///
 /// Where all ports of a round are taken, the transient flow that was silent for longest gives its own up: a flood of
-/// unanswered requests takes no port away. In the last round protected flows of datagrams count as well, if their client
-/// has several of the ports ([`crowd`]). [`Search::goes_on`] requests the next try.
+/// unanswered requests takes no port away. In the last round protected flows of datagrams count as well, if their
+/// client has several of the ports ([`crowd`]). [`Search::goes_on`] requests the next try.
 #[inline(always)]
 fn try_port<P: Packet, T: Tables>(
     packet: &P,
@@ -334,8 +334,8 @@ fn try_port<P: Packet, T: Tables>(
 /// Takes the key of the reply away from the flow that has it. The masquerade of that flow is removed as well, so that
 /// its next packet gets another source.
 ///
-/// False where both ends of that flow have spoken since the search found it: a protected flow keeps its port, unless its
-/// client crowds the others out.
+/// False where both ends of that flow have spoken since the search found it: a protected flow keeps its port, unless
+/// its client crowds the others out.
 #[inline(never)]
 fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair, search: &Search) -> bool {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;

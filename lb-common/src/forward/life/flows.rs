@@ -32,8 +32,8 @@ pub(in crate::forward) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u3
 /// Whether a packet has something to mark in its entry.
 ///
 /// It has once a tick, when it shows something new, when it acknowledges much more than the entry has recorded, when a
-/// FIN or RST was seen or is carried, when it accepts a connection, and when it is a first fragment, whose ports must be
-/// stored.
+/// FIN or RST was seen or is carried, when it accepts a connection, and when it is a first fragment, whose ports must
+/// be stored.
 #[inline(always)]
 pub(in crate::forward) fn must_touch<P: Packet, T: Clock>(
     packet: &P,

@@ -2,8 +2,8 @@
 //!
 //! If a client uses one port for such a packet and for a flow through a service, both have the same tuple towards the
 //! backend. The later of the two gets another source port. A packet seen here is recorded for flows that begin later
-//! (`ports::reserve`), and its port is changed where such a flow was first (ADR 0013). For clients outside only a SYN is
-//! recorded, and a SYN to the tuple of an open flow is left alone.
+//! (`ports::reserve`), and its port is changed where such a flow was first (ADR 0013). For clients outside only a SYN
+//! is recorded, and a SYN to the tuple of an open flow is left alone.
 //!
 //! Connections that this node began are recorded as well, where their replies look like requests to a `NodePort` or an
 //! external IP.
@@ -270,8 +270,8 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     }
 }
 
-/// Whether the tuple of a reply in the making belongs to a connection that this node began or masquerades: then its flow
-/// needs another port. Without `counts_records`, only sockets count.
+/// Whether the tuple of a reply in the making belongs to a connection that this node began or masquerades: then its
+/// flow needs another port. Without `counts_records`, only sockets count.
 #[inline(always)]
 pub(in crate::forward) fn conflicts<P: Packet, T: Clock + Filters>(
     packet: &P,

@@ -72,8 +72,8 @@ impl Shape for Any {
 /// A plain packet of one family. Its headers are a local value, whose constant fields the compiler knows; its role is a
 /// constant of the program.
 ///
-/// At XDP the entry is a local value too: of its fields only those are read that the packet needs. VERIFIER: at tc it is
-/// in the working memory, or the verifier would walk a quarter more instructions.
+/// At XDP the entry is a local value too: of its fields only those are read that the packet needs. VERIFIER: at tc it
+/// is in the working memory, or the verifier would walk a quarter more instructions.
 pub(in crate::forward) struct Plain<const V4: bool> {
     pub(in crate::forward) view: View,
     pub(in crate::forward) role: Role,

@@ -379,8 +379,8 @@ fn a_packet_without_memory_for_its_flow_is_dropped_and_counted() {
     assert_eq!(exchange.asks(tcp::SYN).0, NEW);
 }
 
-/// An entry holds its time with the tick in the last bits. A new forward entry does so too: with the bits of the clock it
-/// would count as alive after its end, whenever these bits are equal to the tick.
+/// An entry holds its time with the tick in the last bits. A new forward entry does so too: with the bits of the clock
+/// it would count as alive after its end, whenever these bits are equal to the tick.
 #[test]
 fn expired_forward_entry_is_absent() {
     let exchange = Exchange::udp();

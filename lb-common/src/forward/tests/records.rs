@@ -48,8 +48,8 @@ fn requests_to_a_port_like_a_frontends_are_recorded_alike() {
     assert_eq!(recorded_to(to, "10.1.0.5:30080", tcp::SYN, 0), 0, "a pod");
 }
 
-/// CNI plugins that masquerade with random ports choose ports for translated sources, too. Only the first packet counts:
-/// the table is small, and later ones pass at the cost of a packet for no Service.
+/// CNI plugins that masquerade with random ports choose ports for translated sources, too. Only the first packet
+/// counts: the table is small, and later ones pass at the cost of a packet for no Service.
 #[test]
 fn connections_to_a_backend_from_a_port_for_translated_sources_are_recorded() {
     let source = "192.168.0.10:61005";

@@ -65,7 +65,7 @@ impl Kernel {
             bpf::put(self.map("DEVICES"), index, device)?;
         }
         let there: SettingsPair = bpf::get(self.map("SETTINGS"), &0_u32)?;
-        for pair in there.replaced(tables.settings) {
+        for pair in there.replaced(*tables.settings) {
             bpf::put(self.map("SETTINGS"), &0_u32, &pair)?;
         }
         self.sockets.clear();

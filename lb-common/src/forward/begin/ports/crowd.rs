@@ -10,8 +10,8 @@ use super::{MOST, ROUND, Search};
 use crate::addr::{Ip, Protocol};
 use crate::flow::{Flow, FlowKey, Kind};
 
-/// Whether a flow belongs to the client that was found to crowd others out, and can give its port up while it is in use.
-/// A TCP connection or an SCTP association would break.
+/// Whether a flow belongs to the client that was found to crowd others out, and can give its port up while it is in
+/// use. A TCP connection or an SCTP association would break.
 #[inline(always)]
 pub(super) fn is_crowds(search: &Search, reply: &FlowKey, occupant: &Flow) -> bool {
     may_move(reply, occupant) && occupant.to.destination == search.crowd

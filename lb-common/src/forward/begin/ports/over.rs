@@ -91,8 +91,8 @@ pub(super) fn end_idle<T: Flows + Node>(
     true
 }
 
-/// As [`end_idle`], for an entry of the replies to a masqueraded source. The client may still send, without an answer, so
-/// the entries that its packets meet become transient: the next one gets another source.
+/// As [`end_idle`], for an entry of the replies to a masqueraded source. The client may still send, without an answer,
+/// so the entries that its packets meet become transient: the next one gets another source.
 ///
 /// VERIFIER: a function of its own, so that its stack is not added to that of its callers.
 #[inline(never)]
@@ -113,7 +113,8 @@ pub(super) fn end_idle_masquerade<T: Clock + Flows + Node>(
     true
 }
 
-/// Whether a flow has been idle for longer than any such flow lives. `other`: room for the entry of the other direction.
+/// Whether a flow has been idle for longer than any such flow lives. `other`: room for the entry of the other
+/// direction.
 #[inline(always)]
 fn is_idle<T: Flows + Node>(
     tables: &T,

@@ -264,7 +264,8 @@ fn masquerade_whose_answers_were_displaced_keeps_its_source() {
     assert_eq!(answers(&tables), own);
 }
 
-/// The reply entry was displaced, and an older flow of another kind has its key: it does not decide about the masquerade.
+/// The reply entry was displaced, and an older flow of another kind has its key: it does not decide about the
+/// masquerade.
 #[test]
 fn entry_of_another_kind_ends_no_masquerade() {
     let (tables, send) = masqueraded();

@@ -7,8 +7,8 @@ use crate::wire::tcp;
 const FIN: u8 = tcp::FIN | tcp::ACK;
 const SYN_ACK: u8 = tcp::SYN | tcp::ACK;
 
-/// A forger sees no SYN-ACK, so it acknowledges nothing, or a number that it has guessed. Such segments may meet no RST:
-/// the backend drops one without ACK, and a router one whose hop limit is over.
+/// A forger sees no SYN-ACK, so it acknowledges nothing, or a number that it has guessed. Such segments may meet no
+/// RST: the backend drops one without ACK, and a router one whose hop limit is over.
 #[test]
 fn forged_handshake_protects_nothing() {
     let far = 0x4000_0000;
