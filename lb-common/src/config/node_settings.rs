@@ -28,8 +28,6 @@ pub struct NodeSettings {
     pub hairpin4: Ip,
     /// The same for IPv6.
     pub hairpin6: Ip,
-    /// The addresses that this node has or had: flows may still use a former one as their source.
-    pub own: AddressFilter,
     /// How long the entries of an idle flow count.
     pub lifetimes: Lifetimes,
     /// Sources that count as pods of this node (`detectLocalMode` by CIDR), one prefix for each family; unset: clients
@@ -46,11 +44,13 @@ pub struct NodeSettings {
     pub answer_port_low: Port,
     /// Highest such port, inclusive.
     pub answer_port_high: Port,
+    /// The addresses that this node has or had: flows may still use a former one as their source.
+    pub own: AddressFilter,
 }
 
 plain!(NodeSettings = 752 { netns_cookie, flags, socket_mode, source_port_low, source_port_high, secret, hairpin4,
-    hairpin6, own, lifetimes, local, address4, address6, pods, answer_port_low,
-    answer_port_high });
+    hairpin6, lifetimes, local, address4, address6, pods, answer_port_low,
+    answer_port_high, own });
 
 impl Default for NodeSettings {
     fn default() -> Self {

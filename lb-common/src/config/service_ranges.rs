@@ -20,8 +20,6 @@ pub struct ServiceRanges {
     pub node_port_low: Port,
     /// Highest `NodePort` in use.
     pub node_port_high: Port,
-    /// The external IPs and VIPs: addresses outside of `ranges` that have a frontend.
-    pub vip_filter: AddressFilter,
     /// One prefix for each family, IPv4 first, around `ranges`: an address outside it is no ClusterIP. Read by
     /// [`Prefix::covers`].
     pub cluster_ip_cover: [Prefix; 2],
@@ -32,10 +30,13 @@ pub struct ServiceRanges {
     pub known: u32,
     /// Zero.
     pub pad: u32,
+    /// The external IPs and VIPs: addresses outside of `ranges` that have a frontend. The last field, so that those read
+    /// for each packet share cache lines.
+    pub vip_filter: AddressFilter,
 }
 
-plain!(ServiceRanges = 848 { frontends_epoch, node_port_low, node_port_high, vip_filter, cluster_ip_cover, ranges,
-    known, pad });
+plain!(ServiceRanges = 848 { frontends_epoch, node_port_low, node_port_high, cluster_ip_cover, ranges, known, pad,
+    vip_filter });
 
 impl Default for ServiceRanges {
     /// No frontend at all.
@@ -44,11 +45,11 @@ impl Default for ServiceRanges {
             frontends_epoch: 0,
             node_port_low: Port::new(u16::MAX),
             node_port_high: Port::NONE,
-            vip_filter: AddressFilter::default(),
             cluster_ip_cover: [Prefix::NOTHING; 2],
             ranges: [Prefix::default(); RANGES],
             known: 0,
             pad: 0,
+            vip_filter: AddressFilter::default(),
         }
     }
 }
