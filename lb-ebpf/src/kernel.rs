@@ -204,8 +204,11 @@ impl Filters for Kernel {
     #[inline(always)]
     fn put_in_use(&self, ip: &Ip, port: Port) {
         let (line, byte) = hash::backend_byte(ip, port);
-        if let Some(line) = IN_USE.get_ptr_mut(line) {
-            // SAFETY: a byte of a live element; all writers write the same value.
+        let Some(line) = IN_USE.get_ptr_mut(line) else { return };
+        // A store takes the line from all other CPUs, which read it for packets of the backend.
+        // SAFETY: a byte of a live element.
+        if unsafe { (*line)[byte] } == 0 {
+            // SAFETY: as above; all writers write the same value.
             unsafe { (*line)[byte] = 1 };
         }
     }

@@ -46,14 +46,13 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
     found: &mut Found,
     now: u64,
 ) {
-    if !found.find_opposite(tables) {
+    let has_lasted = found.key.protocol == Protocol::TCP || has_lasted(&found.flow, now);
+    if !has_lasted || !found.find_opposite(tables) {
         return;
     }
     let (forward, reply) = (found.flow.shown, found.opposite.flow.shown);
     let both_spoke = forward.established & reply.established != 0;
-    let is_ending = forward.is_over(reply);
-    let has_lasted = found.key.protocol == Protocol::TCP || has_lasted(&found.flow, now);
-    if !both_spoke || is_ending || !has_lasted {
+    if !both_spoke || forward.is_over(reply) {
         return;
     }
     if !each(tables, found, protect) {
