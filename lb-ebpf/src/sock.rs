@@ -37,24 +37,29 @@ pub(crate) fn connect(
     family: Family,
     decide: impl FnOnce(&mut Choice, &Call) -> Outcome,
 ) -> i32 {
-    let Some(call) = call(context, family) else {
+    let Some(mut call) = call(context, family) else {
         return ALLOW;
     };
+    // Most calls name no frontend: these need no working memory.
+    if !socket::may_be_frontend(&Kernel, &call) {
+        forget(context);
+        return ALLOW;
+    }
+    // SAFETY: the helper takes the context of a socket address program.
+    call.socket = unsafe { bpf_get_socket_cookie(context.as_ptr()) };
     let outcome = with(context, |choice| decide(choice, &call));
-    give_back(context);
     match outcome {
         // Without working memory the socket's packets are translated instead.
-        None | Some(Outcome::Leave) => {
-            forget(context);
-            ALLOW
-        }
+        None | Some(Outcome::Leave) => forget(context),
         Some(Outcome::Use(backend)) => {
+            // Before the working memory is freed: the kernel frees the storage of a socket with its last element.
             remember(context, Peer { frontend: call.remote, backend });
             set(context.sock_addr, family, &backend);
-            ALLOW
         }
-        Some(Outcome::Refuse) => fail(REFUSED),
+        Some(Outcome::Refuse) => {}
     }
+    give_back(context);
+    if outcome == Some(Outcome::Refuse) { fail(REFUSED) } else { ALLOW }
 }
 
 /// Takes the working memory of the call's socket. `None`, counted, where there is none.
@@ -127,8 +132,8 @@ pub(crate) fn name(context: &SockAddrContext, family: Family) -> i32 {
     ALLOW
 }
 
-/// Reads the call. `None` where it is left alone: for protocols and network namespaces that the socket hooks do not
-/// serve.
+/// Reads the call, without the cookie of its socket. `None` where it is left alone: for protocols and network
+/// namespaces that the socket hooks do not serve.
 #[inline(always)]
 fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
     // SAFETY: a field of the program's own context.
@@ -140,8 +145,7 @@ fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
         remote: remote(context, family),
         local: Endpoint::new(local(context, family), port(context)),
         protocol,
-        // SAFETY: the helper takes the context of a socket address program.
-        socket: unsafe { bpf_get_socket_cookie(context.as_ptr()) },
+        socket: 0,
         // SAFETY: the helper takes the context of a socket address program.
         netns: unsafe { bpf_get_netns_cookie(context.as_ptr()) },
     };

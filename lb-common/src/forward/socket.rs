@@ -85,6 +85,24 @@ pub fn is_served<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
     })
 }
 
+/// Whether a call may name a frontend that the socket hooks serve: false means that [`connect`] leaves it. Needs no
+/// working memory and no lookup.
+#[inline(always)]
+pub fn may_be_frontend<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
+    let Some(settings) = tables.settings() else { return false };
+    // While the data path drains, the rules of its successor translate the packets of new connections (ADR 0031).
+    if settings.has(Settings::DRAIN) || has_port(call) || is_bound_elsewhere(settings, call) {
+        return false;
+    }
+    let Endpoint { ip, port, .. } = call.remote;
+    if ip.is_loopback() {
+        // The loopback address of a pod belongs to the pod's own namespace.
+        let is_own = settings.node.netns_cookie == call.netns;
+        return is_own && settings.has(Settings::LOOPBACK_NODE_PORTS);
+    }
+    classify::frontend(settings, &ip, port, ip.is_v4()) != Class::NoService
+}
+
 /// Finds the service that a call names, into `choice`; the error is the outcome of a call that names none.
 #[inline(always)]
 fn find<T: Clock + Node + Services>(
@@ -92,29 +110,20 @@ fn find<T: Clock + Node + Services>(
     choice: &mut Choice,
     call: &Call,
 ) -> Result<(), Outcome> {
-    let settings = tables.settings().ok_or(Outcome::Leave)?;
-    // While the data path drains, the rules of its successor translate the packets of new connections (ADR 0031).
-    if settings.has(Settings::DRAIN) {
+    if !may_be_frontend(tables, call) {
         return Err(Outcome::Leave);
     }
+    let settings = tables.settings().ok_or(Outcome::Leave)?;
     let Endpoint { ip, port, .. } = call.remote;
     let is_own = settings.node.netns_cookie == call.netns;
-    if has_port(call) || is_bound_elsewhere(settings, call) {
-        return Err(Outcome::Leave);
-    }
     if ip.is_loopback() {
-        // The loopback address of a pod belongs to the pod's own namespace.
-        if !is_own || !settings.has(Settings::LOOPBACK_NODE_PORTS) {
-            return Err(Outcome::Leave);
-        }
         let frontend = Frontend::node_port(ip, port, call.protocol);
         if !tables.service(&frontend, &mut choice.service) {
             return Err(Outcome::Leave);
         }
     } else {
         choice.frontend = Frontend::new(ip, port, call.protocol);
-        let class = classify::frontend(settings, &ip, port, ip.is_v4());
-        let Class::Frontend { is_in_ranges } = class else { return Err(Outcome::Leave) };
+        let is_in_ranges = classify::is_in_ranges(settings, &ip, port, ip.is_v4());
         choose::locate(tables, settings, choice, is_in_ranges)
             .map_err(|refusal| refused(tables, refusal))?;
     }
