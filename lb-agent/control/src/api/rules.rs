@@ -8,7 +8,7 @@ use crate::field::Cause;
 use crate::kind::Kind;
 use crate::meta::{self, Meta, NameRule};
 use crate::service::{self, Decision, Refusal, Service};
-use crate::store::Transaction;
+use crate::store::{Object, Transaction};
 use crate::{check, schema};
 
 pub(crate) mod addresses;
@@ -182,17 +182,19 @@ fn rules(kind: &Kind, value: &Value, old: Option<&Value>) -> Vec<Cause> {
 }
 
 /// Increments the generation of a slice if its endpoints, ports, address type or labels change.
-pub(crate) fn generation(kind: &Kind, value: &mut Value, old: &Value) {
+pub(crate) fn generation(kind: &Kind, value: &mut Value, old: &Object) {
     if kind.resource != "endpointslices" {
         return;
     }
+    // Both in the stored form, which has structs that a client may leave out, such as `conditions`.
+    let (before, now) = (old.value(), Object::unstored(old.key.clone(), value).value());
     let part =
         // An empty list and a missing one are equal.
         |value: &Value, name: &str| value.pointer(name).filter(|it| !schema::is_zero(it)).cloned();
     let parts = ["/endpoints", "/ports", "/addressType", "/metadata/labels"];
-    if parts.iter().any(|it| part(value, it) != part(old, it)) {
-        let before = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or(0);
-        set(value, "generation", (before + 1).into());
+    if parts.iter().any(|it| part(&now, it) != part(&before, it)) {
+        let generation = before.pointer("/metadata/generation").and_then(Value::as_i64);
+        set(value, "generation", (generation.unwrap_or(0) + 1).into());
     }
 }
 

@@ -92,7 +92,7 @@ pub(crate) fn change(
         set(&mut value, field, Value::Null);
     }
     let mut ruled = rules::update(transaction, wish, value, &before)?;
-    rules::generation(kind, &mut ruled.value, &before);
+    rules::generation(kind, &mut ruled.value, old);
     let unstored = Object::unstored(old.key.clone(), &ruled.value);
     let warnings = ruled.warnings.clone();
     // As upstream: an update that changes nothing gets no new revision, so watches stay silent.
