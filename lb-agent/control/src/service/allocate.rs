@@ -162,7 +162,9 @@ impl Allocator<'_, '_> {
         old: &Service,
     ) -> Result<(), Refusal> {
         let is_wanted = wants_node_ports(new);
-        let before: BTreeSet<i32> = old.spec.ports.iter().map(|it| it.node_port).collect();
+        // Node ports of an ExternalName are not booked, so they are none of the Service's own.
+        let before = old.spec.ports.iter().filter(|_| old.has_node_ports());
+        let before: BTreeSet<i32> = before.map(|it| it.node_port).collect();
         let mut now: Vec<(String, i32)> = Vec::new();
         for (index, port) in new.spec.ports.iter_mut().enumerate() {
             if port.node_port == 0 {

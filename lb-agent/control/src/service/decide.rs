@@ -129,8 +129,9 @@ fn finish(
 pub(crate) fn bookings(service: &Service) -> BTreeSet<Booking> {
     let addresses = service.spec.cluster_ips.iter().filter_map(|it| check::sloppy(it));
     let addresses = addresses.map(|it| Booking::Address(it.to_canonical()));
-    let ports = service.spec.ports.iter().map(|it| it.node_port);
-    let ports = ports.chain([service.spec.health_check_node_port]);
+    // An ExternalName keeps the node ports that a client sent, but they are not its own.
+    let ports = service.spec.ports.iter().filter(|_| service.has_node_ports());
+    let ports = ports.map(|it| it.node_port).chain([service.spec.health_check_node_port]);
     let ports = ports.filter_map(|it| u16::try_from(it).ok()).filter(|it| *it != 0);
     addresses.chain(ports.map(Booking::Port)).collect()
 }

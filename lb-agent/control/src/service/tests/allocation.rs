@@ -97,6 +97,27 @@ fn statement_72_node_ports_can_be_declined() {
 }
 
 #[test]
+fn an_external_name_books_no_node_port() {
+    let mut cluster = Cluster::dual();
+    let port = json!([{"port": 80, "nodePort": 30_080}]);
+    let of = |kind: &str| json!({"type": kind, "ports": port});
+    let mut named = of("ExternalName");
+    named["externalName"] = json!("db.example.org");
+    let alias = cluster.create(&named).unwrap();
+    assert_eq!(cluster.books, BTreeSet::new());
+    let owner = cluster.create(&of("NodePort")).unwrap();
+    let taken = "spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated";
+    assert_eq!(refusal(cluster.update(&alias, &of("NodePort"))), taken);
+    assert_eq!(bookings(&alias), BTreeSet::new(), "its deletion frees no port of another");
+    // Given up by its owner, the port is free for the Service that is no alias any more.
+    drop(cluster.update(&owner, &json!({"type": "ClusterIP", "ports": [{"port": 80}]})).unwrap());
+    let turned = cluster.update(&alias, &of("NodePort")).unwrap();
+    assert!(cluster.books.contains(&Booking::Port(30_080)));
+    drop(cluster.update(&turned, &named).unwrap());
+    assert!(!cluster.books.contains(&Booking::Port(30_080)));
+}
+
+#[test]
 fn statement_74_health_check_ports() {
     let local = |more: Value| {
         let mut spec = web_with(json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local"}));
