@@ -55,6 +55,8 @@ pub struct Server {
     pub store: Store,
     /// Where addresses and ports come from.
     pub ranges: Ranges,
+    /// Port of the API, which the Service `kubernetes` leads to.
+    pub port: u16,
     /// Names the owner of a bearer token.
     pub tokens: Arc<crate::credentials::Tokens>,
 }

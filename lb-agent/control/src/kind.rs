@@ -153,6 +153,11 @@ impl Kind {
         KINDS.iter().find(|it| it.resource == resource)
     }
 
+    /// Reports whether a request may delete all its objects. Upstream refuses this for namespaces.
+    pub(crate) fn has_collection_delete(&self) -> bool {
+        self.is_writable && self.resource != "namespaces"
+    }
+
     /// Returns group and version in the form of `apiVersion`.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { "v1".into() } else { format!("{}/v1", self.group) }

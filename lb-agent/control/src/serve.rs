@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 
 use self::accept::{Errors, accepted};
 use self::connection::{HTTP_1, HTTP_2, PATIENCE};
-use crate::api::{Failure, Server, bootstrap, router};
+use crate::api::{Server, bootstrap, router};
 use crate::files::{self, Files, Serving};
 use crate::service::Ranges;
 use crate::store::{self, Retention, Store};
@@ -45,9 +45,6 @@ pub enum Error {
     /// The store is not usable.
     #[error(transparent)]
     Store(#[from] store::Error),
-    /// The objects that must exist before the first client could not be created.
-    #[error("first objects: {}", .0.message)]
-    First(Failure),
     /// The address cannot be listened on.
     #[error("listen on {address}: {cause}\nremedy: choose another address with --listen")]
     Listen {
@@ -81,10 +78,10 @@ impl Running {
         let refused = |cause| Error::Listen { address: options.listen, cause };
         let listener = listener.map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
-        let server = Server { store, ranges: options.ranges.clone(), tokens };
+        let server = Server { store, ranges: options.ranges.clone(), port: address.port(), tokens };
         // First objects are written after the socket is bound, because the Service `kubernetes` contains its port, and
         // before the first request is served.
-        bootstrap(&server, address.port()).await.map_err(Error::First)?;
+        bootstrap(&server).await?;
         let asked = match address.ip() {
             // No client can connect to the unspecified address, so the kubeconfig names the local one.
             ip if ip.is_unspecified() => IpAddr::from(Ipv4Addr::LOCALHOST),

@@ -14,7 +14,7 @@ use super::form::Form;
 use super::query::Query;
 use super::select::Selector;
 use super::target::Target;
-use super::{Server, table};
+use super::{Server, bootstrap, table};
 use crate::store::Object;
 
 /// Answers with the list of deleted objects.
@@ -34,6 +34,9 @@ pub(crate) async fn delete(
         let matching = all.iter().filter(|it| selector.matches(it));
         let ended: Vec<Arc<Object>> =
             matching.map(|it| end(transaction, wish.kind, it, wish.is_dry).0).collect();
+        for object in &ended {
+            bootstrap::restore(transaction, &wish, &object.key);
+        }
         Ok::<_, Failure>(ended)
     });
     let ended = ended.await??;

@@ -24,12 +24,15 @@ pub(crate) struct Wish {
     pub(crate) is_dry: bool,
     pub(crate) is_status: bool,
     pub(crate) ranges: Ranges,
+    /// Port of the API, for its own Service.
+    pub(crate) port: u16,
 }
 
 impl Wish {
     pub(crate) fn new(server: &Server, target: &Target, is_dry: bool) -> Self {
         let (kind, namespace) = (target.kind, target.namespace().to_owned());
-        Self { kind, namespace, is_dry, is_status: target.is_status, ranges: server.ranges.clone() }
+        let (is_status, ranges, port) = (target.is_status, server.ranges.clone(), server.port);
+        Self { kind, namespace, is_dry, is_status, ranges, port }
     }
 
     pub(crate) fn key(&self, name: &str) -> Key {

@@ -12,7 +12,7 @@ use super::failure::Failure;
 use super::form::Form;
 use super::query::{self, Query};
 use super::target::Target;
-use super::{Server, body, list, rules};
+use super::{Server, body, bootstrap, list, rules};
 use crate::kind::{KINDS, Kind};
 use crate::schema;
 use crate::store::{Key, Object, Transaction};
@@ -81,7 +81,13 @@ pub(crate) async fn delete(
             let object = it.get(&wish.key(&name));
             let object = object.ok_or_else(|| Failure::not_found(wish.kind, &name))?;
             options.check(wish.kind, &object)?;
-            Ok::<_, Failure>(end(it, wish.kind, &object, wish.is_dry))
+            if bootstrap::is_immortal(&object.key) {
+                let why = "this namespace may not be deleted";
+                return Err(Failure::forbidden(wish.kind, &name, why));
+            }
+            let ended = end(it, wish.kind, &object, wish.is_dry);
+            bootstrap::restore(it, &wish, &object.key);
+            Ok(ended)
         })
         .await??;
     let kind = target.kind;

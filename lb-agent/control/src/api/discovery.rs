@@ -91,11 +91,13 @@ fn group(name: &str) -> Value {
 }
 
 fn verbs(kind: &Kind) -> Vec<&'static str> {
-    if kind.is_writable {
-        vec!["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
-    } else {
-        vec!["get", "list", "watch"]
-    }
+    let all = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+    let is_served = |it: &&str| match *it {
+        "get" | "list" | "watch" => true,
+        "deletecollection" => kind.has_collection_delete(),
+        _ => kind.is_writable,
+    };
+    all.into_iter().filter(is_served).collect()
 }
 
 fn of_group(group: &str) -> impl Iterator<Item = &'static Kind> {

@@ -90,7 +90,9 @@ impl Target {
         let verb = verb(&parts.method, name.is_some(), is_status, &Query::of(parts))?;
         let needs_namespace = kind.is_namespaced && namespace.is_none();
         let needs_one = matches!(verb, Verb::Create | Verb::DeleteCollection);
+        let is_refused = verb == Verb::DeleteCollection && !kind.has_collection_delete();
         if (needs_namespace && needs_one)
+            || is_refused
             || (!kind.is_writable && !matches!(verb, Verb::Get | Verb::List | Verb::Watch))
         {
             return Err(Failure::method_not_allowed());

@@ -10,8 +10,10 @@ use crate::credentials::Tokens;
 use crate::service::PortRange;
 use crate::store::Retention;
 
+mod first;
 mod slices;
 
+const SERVICES: &str = "/api/v1/namespaces/default/services";
 const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
 
 /// An API with its first objects.
@@ -25,8 +27,8 @@ impl Api {
         let directory = tempfile::tempdir().unwrap();
         let store = Store::open(&directory.path().join("store"), Retention::default()).unwrap();
         let ranges = Ranges::new(&["10.96.0.0/16".parse().unwrap()], PortRange::default()).unwrap();
-        let server = Server { store, ranges, tokens: Arc::new(Tokens::new(&[0; 32])) };
-        bootstrap(&server, 6443).await.unwrap();
+        let server = Server { store, ranges, port: 6443, tokens: Arc::new(Tokens::new(&[0; 32])) };
+        bootstrap(&server).await.unwrap();
         Self { server, _directory: directory }
     }
 
@@ -46,5 +48,20 @@ impl Api {
         let (code, answer) = self.send(method, path, "application/json", body).await;
         assert!(code < 300, "{method} {path}: {code} {answer}");
         answer
+    }
+
+    /// Sends a merge patch, which must be accepted; returns the answer.
+    async fn patch(&self, path: &str, body: &Value) -> Value {
+        let (code, answer) = self.send("PATCH", path, "application/merge-patch+json", body).await;
+        assert_eq!(code, 200, "{path}: {answer}");
+        answer
+    }
+
+    async fn get(&self, path: &str) -> (u16, Value) {
+        self.send("GET", path, "", &Value::Null).await
+    }
+
+    async fn delete(&self, path: &str) -> (u16, Value) {
+        self.send("DELETE", path, "application/json", &Value::Null).await
     }
 }

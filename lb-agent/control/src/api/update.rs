@@ -9,7 +9,7 @@ use super::create::{self, Made, Wish, set, text};
 use super::failure::Failure;
 use super::target::Target;
 use super::write::Write;
-use super::{Server, body, delete, list, rules};
+use super::{Server, body, bootstrap, delete, list, rules};
 use crate::kind::Kind;
 use crate::store::{Object, Transaction};
 
@@ -111,6 +111,7 @@ pub(crate) fn change(
         }
         delete::remove(transaction, &old.key, Some(ruled.value));
         let object = std::sync::Arc::new(unstored.at(transaction.revision()));
+        bootstrap::restore(transaction, wish, &old.key);
         return Ok(Made { object, warnings, is_new: false });
     }
     let object = create::keep(transaction, wish, old.key.clone(), ruled);

@@ -42,8 +42,8 @@ impl Api {
         let store = Store::open(&directory.path().join("store"), Retention::default()).unwrap();
         let nets: Vec<IpNet> = cidrs.split(',').map(|it| it.parse().unwrap()).collect();
         let ranges = Ranges::new(&nets, PortRange::default()).unwrap();
-        let server = Server { store, ranges, tokens: Arc::new(Tokens::new(&[0; 32])) };
-        bootstrap(&server, port).await.unwrap();
+        let server = Server { store, ranges, port, tokens: Arc::new(Tokens::new(&[0; 32])) };
+        bootstrap(&server).await.unwrap();
         Self::Ours { router: router(server), _directory: directory }
     }
 
