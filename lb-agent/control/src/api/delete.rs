@@ -111,11 +111,9 @@ pub(crate) fn end(
     is_dry: bool,
 ) -> (Arc<Object>, bool) {
     let mut value = object.value();
-    let has_finalizers = !value.pointer("/metadata/finalizers").is_none_or(schema::is_zero);
     // A dry run must not delete the content of a namespace to learn whether it is empty.
-    let has_content =
-        kind.resource == "namespaces" && !is_dry && !empty(transaction, &object.key.name);
-    if has_finalizers || has_content {
+    let is_full = kind.resource == "namespaces" && !is_dry && !empty(transaction, &object.key.name);
+    if has_finalizers(&value) || is_full {
         if text(&value, "deletionTimestamp").is_empty() {
             set(&mut value, "deletionTimestamp", schema::now().into());
             set(&mut value, "deletionGracePeriodSeconds", 0.into());
@@ -133,6 +131,17 @@ pub(crate) fn end(
     }
     remove(transaction, &object.key, None);
     (Arc::clone(object), false)
+}
+
+/// Reports whether an object must stay until clients have removed its finalizers.
+pub(crate) fn has_finalizers(value: &Value) -> bool {
+    !value.pointer("/metadata/finalizers").is_none_or(schema::is_zero)
+}
+
+/// Reports whether objects are in a namespace.
+pub(crate) fn has_content(transaction: &Transaction<'_>, namespace: &str) -> bool {
+    let mut kinds = KINDS.iter().filter(|it| it.is_namespaced);
+    kinds.any(|it| !transaction.list(it.resource, Some(namespace)).is_empty())
 }
 
 /// Deletes the objects in a namespace; reports whether none is left.
@@ -175,11 +184,10 @@ pub(crate) fn remove(transaction: &mut Transaction<'_>, key: &Key, last: Option<
     }
     if !key.namespace.is_empty() {
         let namespace = Key::new("namespaces", "", &key.namespace);
-        let is_waiting = |it: &Arc<Object>| !text(&it.value(), "deletionTimestamp").is_empty();
-        // A namespace that is being deleted disappears with its last object.
-        let mut kept = KINDS.iter().filter(|it| it.is_namespaced);
-        if transaction.get(&namespace).is_some_and(|it| is_waiting(&it))
-            && kept.all(|it| transaction.list(it.resource, Some(&key.namespace)).is_empty())
+        let is_over = |it: &Value| !text(it, "deletionTimestamp").is_empty() && !has_finalizers(it);
+        // A namespace that is being deleted disappears with its last object, unless it has finalizers of its own.
+        if transaction.get(&namespace).is_some_and(|it| is_over(&it.value()))
+            && !has_content(transaction, &key.namespace)
         {
             drop(transaction.delete(&namespace));
         }

@@ -204,8 +204,3 @@ pub(crate) fn terminating(kind: &Kind, value: &mut Value) {
         drop(fields.insert("status".into(), json!({"phase": "Terminating"})));
     }
 }
-
-/// Reports whether an object waits for more than finalizers: a namespace also waits for its content.
-pub(crate) fn has_content_finalizer(kind: &Kind, value: &Value) -> bool {
-    kind.resource == "namespaces" && !value.pointer("/spec/finalizers").is_none_or(schema::is_zero)
-}

@@ -11,6 +11,7 @@ use crate::service::PortRange;
 use crate::store::Retention;
 
 mod first;
+mod namespaces;
 mod slices;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";

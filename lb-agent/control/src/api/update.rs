@@ -100,10 +100,11 @@ pub(crate) fn change(
         let object = std::sync::Arc::new(unstored.at(old.revision));
         return Ok(Made { object, warnings, is_new: false });
     }
-    // The update removed the last finalizer of an object whose deletion was requested before: it goes now.
+    // The update removed the last finalizer of an object whose deletion was requested before: it goes now. A namespace
+    // also waits for its content.
     let is_over = !text(&ruled.value, "deletionTimestamp").is_empty()
-        && ruled.value.pointer("/metadata/finalizers").is_none_or(crate::schema::is_zero)
-        && !rules::has_content_finalizer(kind, &ruled.value);
+        && !delete::has_finalizers(&ruled.value)
+        && (kind.resource != "namespaces" || !delete::has_content(transaction, name));
     if is_over && !wish.is_dry {
         if let Some(decision) = &ruled.decision {
             transaction.book(decision);
