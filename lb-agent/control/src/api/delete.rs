@@ -168,19 +168,10 @@ pub(crate) fn remove(transaction: &mut Transaction<'_>, key: &Key, last: Option<
     if key.resource == "services" {
         rules::addresses::release(transaction, &value);
     }
-    let uid = text(&value, "uid");
-    let is_owned = |slice: &Object| {
-        let value = slice.value();
-        let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-        owners.into_iter().flatten().any(|it| it.get("uid").and_then(Value::as_str) == Some(uid))
-    };
     // The garbage collector of upstream's controller manager removes owned objects; no such controller runs here.
     if matches!(key.resource.as_str(), "services" | "pods" | "nodes") {
         let namespace = (!key.namespace.is_empty()).then_some(key.namespace.as_str());
-        let slices = transaction.list("endpointslices", namespace);
-        for slice in slices.iter().filter(|it| is_owned(it)) {
-            drop(transaction.delete(&slice.key));
-        }
+        end_owned_slices(transaction, namespace, text(&value, "uid"));
     }
     if !key.namespace.is_empty() {
         let namespace = Key::new("namespaces", "", &key.namespace);
@@ -192,4 +183,34 @@ pub(crate) fn remove(transaction: &mut Transaction<'_>, key: &Key, last: Option<
             drop(transaction.delete(&namespace));
         }
     }
+}
+
+/// Ends the slices that the object with this uid owned, unless they have another owner.
+fn end_owned_slices(transaction: &mut Transaction<'_>, namespace: Option<&str>, uid: &str) {
+    let Some(kind) = Kind::find("discovery.k8s.io", "endpointslices") else { return };
+    for slice in transaction.list(kind.resource, namespace) {
+        let value = slice.value();
+        let owners = value.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+        let owners = owners.map_or(&[][..], Vec::as_slice);
+        let is_owned = owners.iter().any(|it| field(it, "uid") == uid);
+        if is_owned && !owners.iter().any(|it| is_there(transaction, it, &slice.key.namespace)) {
+            drop(end(transaction, kind, &slice, false));
+        }
+    }
+}
+
+/// Reports whether an owner exists, with the uid of the reference; `namespace` is that of the owned object.
+fn is_there(transaction: &Transaction<'_>, owner: &Value, namespace: &str) -> bool {
+    let is_kind = |it: &&Kind| {
+        it.kind == field(owner, "kind") && it.api_version() == field(owner, "apiVersion")
+    };
+    KINDS.iter().find(is_kind).is_some_and(|kind| {
+        let namespace = if kind.is_namespaced { namespace } else { "" };
+        let object = transaction.get(&Key::new(kind.resource, namespace, field(owner, "name")));
+        object.is_some_and(|it| text(&it.value(), "uid") == field(owner, "uid"))
+    })
+}
+
+fn field<'a>(value: &'a Value, name: &str) -> &'a str {
+    value.get(name).and_then(Value::as_str).unwrap_or_default()
 }
