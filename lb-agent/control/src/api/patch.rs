@@ -26,6 +26,9 @@ const KNOWN: &str = "the body of the request was in an unknown format - accepted
 /// Largest number of operations in one JSON patch; upstream has the same limit.
 const OPERATIONS: usize = 10_000;
 
+/// Largest sum of the sizes of copied values in one JSON patch, in bytes of JSON; upstream has the same limit.
+const COPIES: usize = 3 << 20;
+
 impl Patch {
     fn of(parts: &Parts, bytes: &[u8]) -> Result<(Self, Vec<String>), Failure> {
         let media = body::media(parts);
@@ -40,7 +43,6 @@ impl Patch {
                     serde_json::from_value(patch.value).map_err(|error| {
                         Failure::bad_request(format!("error decoding patch: {error}"))
                     })?;
-                // A limit as upstream's, since a short patch with many copies can grow an object without end.
                 if patch.0.len() > OPERATIONS {
                     let message = format!(
                         "The allowed maximum operations in a JSON patch is {OPERATIONS}, got {}",
@@ -70,15 +72,7 @@ impl Patch {
 
     fn apply(&self, mut value: Value, type_name: &str) -> Result<Value, Failure> {
         match self {
-            Self::Json(patch) => {
-                let failed = |error: json_patch::PatchError| {
-                    let message = format!(
-                        "the server rejected our request due to an error in our request: {error}"
-                    );
-                    Failure::new(422, "Invalid", message)
-                };
-                json_patch::patch(&mut value, patch).map_err(failed)?;
-            }
+            Self::Json(patch) => operate(&mut value, patch)?,
             Self::Merge(patch) => json_patch::merge(&mut value, patch),
             Self::Strategic(patch) => {
                 value = strategic::merge(value, patch, type_name).map_err(Failure::bad_request)?;
@@ -86,6 +80,32 @@ impl Patch {
         }
         Ok(value)
     }
+}
+
+/// Applies a JSON patch, operation by operation, since the size of a copied value depends on those before it.
+fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), Failure> {
+    let failed = |error: &str| {
+        let message =
+            format!("the server rejected our request due to an error in our request: {error}");
+        Failure::new(422, "Invalid", message)
+    };
+    let mut copied = 0;
+    for (index, operation) in patch.0.iter().enumerate() {
+        if let json_patch::PatchOperation::Copy(copy) = operation {
+            // Thirty copies of an object into itself would double it each time.
+            copied += value.pointer(copy.from.as_str()).map_or(0, |it| it.to_string().len());
+            if copied > COPIES {
+                return Err(failed(&format!(
+                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPIES}"
+                )));
+            }
+        }
+        json_patch::patch(value, std::slice::from_ref(operation)).map_err(|mut error| {
+            error.operation = index;
+            failed(&error.to_string())
+        })?;
+    }
+    Ok(())
 }
 
 fn object(value: Value) -> Result<Value, Failure> {

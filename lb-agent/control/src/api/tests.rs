@@ -12,6 +12,7 @@ use crate::store::Retention;
 
 mod first;
 mod namespaces;
+mod patches;
 mod slices;
 
 const SERVICES: &str = "/api/v1/namespaces/default/services";
