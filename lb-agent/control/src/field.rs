@@ -1,5 +1,7 @@
 //! A fault of a field, in the words that clients of Kubernetes know.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 /// The kind of a fault; [`Reason::word`] is the `reason` of a cause in a `Status`.
@@ -133,13 +135,10 @@ pub(crate) fn list(values: &[String]) -> Value {
 
 /// Returns all causes as one text, each once.
 pub fn sentence(causes: &[Cause]) -> String {
-    let mut lines: Vec<String> = Vec::new();
-    for line in causes.iter().map(Cause::line) {
-        // As upstream's aggregate of errors prints each message once.
-        if !lines.contains(&line) {
-            lines.push(line);
-        }
-    }
+    let mut lines: Vec<String> = causes.iter().map(Cause::line).collect();
+    // As upstream's aggregate of errors prints each message once.
+    let mut seen = BTreeSet::new();
+    lines.retain(|it| seen.insert(it.clone()));
     match lines.as_slice() {
         [only] => only.clone(),
         many => format!("[{}]", many.join(", ")),

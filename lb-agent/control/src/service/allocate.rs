@@ -1,6 +1,6 @@
 //! Allocation: which of the free addresses and ports a Service gets.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use super::decide::Refusal;
@@ -125,26 +125,28 @@ impl Allocator<'_, '_> {
     /// Allocates node ports for a new Service: ports with one number share a node port, whatever their protocols.
     pub(crate) fn new_node_ports(&mut self, new: &mut Service) -> Result<(), Refusal> {
         let is_wanted = wants_node_ports(new);
-        let mut by_port: Vec<(i32, i32)> = Vec::new();
+        // A port later in the list may request a node port: it serves for all with its number.
+        let mut wanted = BTreeMap::new();
+        for port in new.spec.ports.iter().filter(|it| it.node_port != 0) {
+            let _: &mut i32 = wanted.entry(port.port).or_insert(port.node_port);
+        }
+        let mut by_port = BTreeMap::new();
         for index in 0..new.spec.ports.len() {
             let Some(port) = new.spec.ports.get(index) else { continue };
             let (number, asked) = (port.port, port.node_port);
             if asked == 0 && !is_wanted {
                 continue;
             }
-            let given = by_port.iter().find(|it| it.0 == number).map(|it| it.1);
+            let given = by_port.get(&number).copied();
             let node_port = match given {
                 Some(given) if asked == 0 || asked == given => given,
                 Some(_) => self.port(index, asked)?,
-                // A port with this number later in the list may request a node port: it serves for all of them.
                 None => {
-                    let same = |it: &&super::model::Port| it.port == number && it.node_port != 0;
-                    let asked = new.spec.ports.iter().find(same).map(|it| it.node_port);
-                    let node_port = match asked {
-                        Some(asked) => self.port(index, asked)?,
+                    let node_port = match wanted.get(&number) {
+                        Some(asked) => self.port(index, *asked)?,
                         None => self.any_port()?,
                     };
-                    by_port.push((number, node_port));
+                    let _: Option<i32> = by_port.insert(number, node_port);
                     node_port
                 }
             };
@@ -165,7 +167,7 @@ impl Allocator<'_, '_> {
         // Node ports of an ExternalName are not booked, so they are none of the Service's own.
         let before = old.spec.ports.iter().filter(|_| old.has_node_ports());
         let before: BTreeSet<i32> = before.map(|it| it.node_port).collect();
-        let mut now: Vec<(String, i32)> = Vec::new();
+        let mut now = BTreeSet::new();
         for (index, port) in new.spec.ports.iter_mut().enumerate() {
             if port.node_port == 0 {
                 if !is_wanted {
@@ -180,12 +182,11 @@ impl Allocator<'_, '_> {
                 }
             }
             let key = (port.protocol.clone(), port.node_port);
-            if now.contains(&key) {
+            if !now.insert(key) {
                 // Upstream answers with an internal error here; the client can correct this one.
                 let field = format!("spec.ports[{index}].nodePort");
                 return Err(Cause::duplicate(field, port.node_port).into());
             }
-            now.push(key);
         }
         Ok(())
     }

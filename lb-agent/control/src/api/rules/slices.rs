@@ -1,6 +1,8 @@
 //! Rules for `EndpointSlice`s, written by clients or by controllers. Limits as in upstream's
 //! `pkg/apis/discovery/validation`.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::check;
@@ -111,17 +113,17 @@ fn ports(all: &[Value]) -> Vec<Cause> {
         return vec![Cause::too_many("ports", all.len(), PORTS)];
     }
     let mut causes = Vec::new();
-    let name = |it: &Value| it.get("name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let mut seen = BTreeSet::new();
     for (index, port) in all.iter().enumerate() {
         let field = format!("ports[{index}]");
-        let own = name(port);
+        let own = port.get("name").and_then(Value::as_str).unwrap_or_default();
         if !own.is_empty() {
-            let faults = check::dns_label(&own);
+            let faults = check::dns_label(own);
             let field = format!("{field}.name");
-            causes.extend(faults.iter().map(|it| Cause::invalid(field.as_str(), own.as_str(), it)));
+            causes.extend(faults.iter().map(|it| Cause::invalid(field.as_str(), own, it)));
         }
-        if all.iter().take(index).any(|it| name(it) == own) {
-            causes.push(Cause::duplicate(format!("{field}.name"), own.as_str()));
+        if !seen.insert(own) {
+            causes.push(Cause::duplicate(format!("{field}.name"), own));
         }
         let protocols = ["SCTP", "TCP", "UDP"];
         let protocol = port.get("protocol").and_then(Value::as_str).unwrap_or_default();
@@ -143,6 +145,8 @@ fn ports(all: &[Value]) -> Vec<Cause> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
     use crate::field::sentence;
 
@@ -151,6 +155,21 @@ mod tests {
         let mut slice = json!({"ports": [{"port": 80}]});
         defaults(&mut slice);
         assert_eq!(slice["ports"][0], json!({"port": 80, "name": "", "protocol": "TCP"}));
+    }
+
+    #[test]
+    fn the_most_ports_are_validated_in_time() {
+        let port =
+            |index: usize| json!({"name": format!("p{}", index % 19_999), "protocol": "TCP"});
+        let ports: Vec<Value> = (0..PORTS).map(port).collect();
+        let start = Instant::now();
+        let text = sentence(&validate(&json!({"addressType": "IPv4", "ports": ports}), None));
+        assert_eq!(text, "ports[19999].name: Duplicate value: \"p0\"");
+        let same = json!({"name": "_", "protocol": "TCP"});
+        let causes = validate(&json!({"addressType": "IPv4", "ports": vec![same; PORTS]}), None);
+        assert_eq!(causes.len(), 2 * PORTS - 1);
+        assert!(sentence(&causes).ends_with("ports[19999].name: Duplicate value: \"_\"]"));
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Validation of the ports of a Service.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::check;
@@ -16,9 +18,10 @@ pub(super) fn presence(new: &Service) -> Option<Cause> {
 pub(super) fn each(new: &Service) -> Vec<Cause> {
     let ports = &new.spec.ports;
     let mut causes = Vec::new();
+    let mut seen = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
         let field = format!("spec.ports[{index}]");
-        let is_again = ports.iter().take(index).any(|it| it.name == port.name);
+        let is_again = !seen.insert(port.name.as_str());
         causes.extend(name(port, &field, ports.len() > 1, is_again));
         causes.extend(numbers(port, &field));
     }
@@ -70,9 +73,9 @@ pub(super) fn node_ports(new: &Service) -> Vec<Cause> {
             causes.push(Cause::forbidden(field(index), detail));
         }
     }
+    let mut seen = BTreeSet::new();
     for (index, port) in ports.iter().enumerate().filter(|it| it.1.node_port != 0) {
-        let is_same = |it: &Port| it.node_port == port.node_port && it.protocol == port.protocol;
-        if ports.iter().take(index).any(is_same) {
+        if !seen.insert((port.node_port, port.protocol.as_str())) {
             causes.push(Cause::duplicate(field(index), port.node_port));
         }
     }
@@ -83,9 +86,9 @@ pub(super) fn node_ports(new: &Service) -> Vec<Cause> {
 pub(super) fn twice(new: &Service) -> Vec<Cause> {
     let ports = &new.spec.ports;
     let mut causes = Vec::new();
+    let mut seen = BTreeSet::new();
     for (index, port) in ports.iter().enumerate() {
-        let is_same = |it: &Port| it.port == port.port && it.protocol == port.protocol;
-        if ports.iter().take(index).any(is_same) {
+        if !seen.insert((port.port, port.protocol.as_str())) {
             // Upstream prints a port struct with these two fields, under their Go names.
             let value = format!(
                 r#"{{"Name":"","Protocol":{:?},"AppProtocol":null,"Port":{},"TargetPort":0,"NodePort":0}}"#,
