@@ -2,6 +2,7 @@
 
 use hyper::body::Bytes;
 use hyper::http::request::Parts;
+use json_patch::PatchOperation;
 use serde_json::Value;
 
 use super::answer::Answer;
@@ -28,6 +29,9 @@ const OPERATIONS: usize = 10_000;
 
 /// Largest sum of the sizes of copied values in one JSON patch, in bytes of JSON; upstream has the same limit.
 const COPIES: usize = 3 << 20;
+
+/// Largest number of lists and objects within one another: `serde_json` reads no more.
+const DEPTH: usize = 127;
 
 impl Patch {
     fn of(parts: &Parts, bytes: &[u8]) -> Result<(Self, Vec<String>), Failure> {
@@ -91,7 +95,10 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), Failure> 
     };
     let mut copied = 0;
     for (index, operation) in patch.0.iter().enumerate() {
-        if let json_patch::PatchOperation::Copy(copy) = operation {
+        if reach(value, operation) > DEPTH {
+            return Err(failed(&format!("operation '/{index}' nests more than {DEPTH} values")));
+        }
+        if let PatchOperation::Copy(copy) = operation {
             // Thirty copies of an object into itself would double it each time.
             copied += value.pointer(copy.from.as_str()).map_or(0, |it| it.to_string().len());
             if copied > COPIES {
@@ -106,6 +113,31 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), Failure> 
         })?;
     }
     Ok(())
+}
+
+/// Returns how deep an operation nests values; 0 if no deeper than they are.
+fn reach(value: &Value, operation: &PatchOperation) -> usize {
+    let levels = |path: &str| path.matches('/').count();
+    let moved = |from: &str, path: &str| levels(path) + value.pointer(from).map_or(0, depth);
+    match operation {
+        PatchOperation::Add(it) => levels(it.path.as_str()) + depth(&it.value),
+        PatchOperation::Replace(it) => levels(it.path.as_str()) + depth(&it.value),
+        PatchOperation::Copy(it) => moved(it.from.as_str(), it.path.as_str()),
+        // A move to the same level or up needs no look at the value, which can be large.
+        PatchOperation::Move(it) if levels(it.path.as_str()) > levels(it.from.as_str()) => {
+            moved(it.from.as_str(), it.path.as_str())
+        }
+        PatchOperation::Move(_) | PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+    }
+}
+
+/// Returns the number of lists and objects within one another.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(all) => 1 + all.iter().map(depth).max().unwrap_or(0),
+        Value::Object(all) => 1 + all.values().map(depth).max().unwrap_or(0),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => 0,
+    }
 }
 
 fn object(value: Value) -> Result<Value, Failure> {

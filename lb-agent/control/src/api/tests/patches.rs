@@ -36,3 +36,23 @@ async fn a_failed_operation_of_a_patch_is_named() {
     assert!(message.contains("operation '/1' failed at path '/metadata/nothing'"), "{message}");
     assert_eq!(api.get(NAMESPACE).await.1["metadata"]["labels"].get("a"), None);
 }
+
+#[tokio::test]
+async fn values_in_a_patch_are_limited_by_their_depth() {
+    let api = Api::start().await;
+    // The deepest value in a document that can be read, put into a deeper place.
+    let nested = (0..120).fold(json!({}), |it, _| json!({"a": it}));
+    let add = |path: &str| json!({"op": "add", "path": path, "value": nested});
+    assert_eq!(patch(&api, &json!([add("/x")])).await.0, 200);
+    let place = "/x/a/a/a/a/a/a/b";
+    for deeper in [
+        json!([add("/x"), add(place)]),
+        json!([add("/x"), {"op": "replace", "path": "/x/a/a/a/a/a/a/a", "value": nested}]),
+        json!([add("/x"), {"op": "copy", "from": "/x", "path": place}]),
+        json!([add("/x"), add("/y"), {"op": "move", "from": "/y", "path": place}]),
+    ] {
+        let (code, message) = patch(&api, &deeper).await;
+        assert_eq!(code, 422, "{message}");
+        assert!(message.contains("nests more than 127 values"), "{message}");
+    }
+}
