@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -117,13 +118,18 @@ impl StateFile {
         let directory = path.parent().unwrap_or_else(|| Path::new("/run"));
         fs::create_dir_all(directory)?;
         let next = next(path);
-        fs::write(&next, serde_json::to_vec(self)?)?;
+        // The reason of a failure may quote what others must not read. A file that is there keeps its mode.
+        drop(fs::remove_file(&next));
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&next)?;
+        file.write_all(&serde_json::to_vec(self)?)?;
         fs::rename(next, path)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::thread;
 
@@ -156,6 +162,15 @@ mod tests {
         drop(remove_around(&state));
         let left: Vec<_> = fs::read_dir(state.parent().unwrap()).unwrap().flatten().collect();
         assert_eq!(left.iter().map(fs::DirEntry::path).collect::<Vec<_>>(), [other]);
+    }
+
+    #[test]
+    fn only_root_reads_the_state_also_after_a_write_that_was_cut() {
+        let directory = tempfile::tempdir().unwrap();
+        let state = directory.path().join("state.json");
+        fs::write(next(&state), "cut").unwrap();
+        StateFile::default().replace(&state).unwrap();
+        assert_eq!(fs::metadata(&state).unwrap().permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub mod observe;
 mod pace;
 mod renew;
 mod request;
+mod secrets;
 mod server;
 pub mod source_address;
 mod unread;

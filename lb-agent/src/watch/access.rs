@@ -6,16 +6,18 @@ use std::{env, fs};
 use axum::http::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use kube::Config;
-use kube::config::{Cluster, KubeConfigOptions, Kubeconfig};
+use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use secrecy::SecretString;
 
+use super::secrets::{place, without_user};
 use super::server::{ClientError, Server};
 
 /// The directory in which a pod finds its credentials for the API server.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
 /// The address, credentials and proxy for the API server, as the files give them now.
-#[derive(Debug)]
+///
+/// It has no `Debug`, which would show secrets.
 pub(super) struct Access {
     /// The configuration of the client. Its token has been read already; its proxy is not used.
     pub(super) config: Config,
@@ -61,8 +63,13 @@ impl Server {
 type Read = (Config, Vec<PathBuf>, Option<String>);
 
 async fn from_file(file: &Path) -> Result<Read, ClientError> {
-    let wrong =
-        |source| ClientError::Kubeconfig { file: file.to_owned(), source: Box::new(source) };
+    let wrong = |source| {
+        let file = file.to_owned();
+        if let KubeconfigError::Parse(error) = &source {
+            return ClientError::Syntax { file, place: place(error) };
+        }
+        ClientError::Kubeconfig { file, source: Box::new(source) }
+    };
     let mut kubeconfig = Kubeconfig::read_from(file).map_err(wrong)?;
     let context = kubeconfig.current_context.clone().unwrap_or_default();
     let named = kubeconfig.contexts.iter().find(|named| named.name == context);
@@ -104,16 +111,16 @@ fn in_pod(address_known: bool) -> Result<Read, ClientError> {
 }
 
 fn master(text: &str) -> Result<Uri, ClientError> {
-    let wrong = |source| ClientError::Master { text: text.to_owned(), source };
+    let wrong = |source| ClientError::Master { text: without_user(text), source };
     let uri: Uri = text.parse().map_err(wrong)?;
     let complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
-    if complete { Ok(uri) } else { Err(ClientError::MasterParts(text.to_owned())) }
+    if complete { Ok(uri) } else { Err(ClientError::MasterParts(without_user(text))) }
 }
 
 /// Returns the proxy of a kubeconfig. It is meant for this cluster, so it takes precedence over the environment.
 fn explicit(proxy: &str, server: &Uri) -> Result<Intercept, ClientError> {
     let matcher = Matcher::builder().all(proxy.to_owned()).build();
-    matcher.intercept(server).ok_or_else(|| ClientError::Proxy(proxy.to_owned()))
+    matcher.intercept(server).ok_or_else(|| ClientError::Proxy(without_user(proxy)))
 }
 
 /// Returns the proxy that the environment names, as Go's clients read it: none for this host itself.
@@ -192,5 +199,7 @@ mod tests {
         assert_eq!(explicit("http://proxy:1", &here).expect("a proxy").uri(), "http://proxy:1/");
         let error = explicit("gopher://proxy:1", &here).expect_err("no proxy").to_string();
         assert!(error.contains("gopher://proxy:1"), "{error}");
+        let error = explicit("gopher://user:word@proxy:1", &here).expect_err("no proxy");
+        assert!(!error.to_string().contains("word"), "{error}");
     }
 }

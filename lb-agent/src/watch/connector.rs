@@ -1,6 +1,7 @@
 //! The HTTP client. Connections end when the server stops responding and when their source address is gone. Proxies are
 //! supported.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::http::{HeaderValue, Request, Response, Uri};
@@ -16,6 +17,7 @@ use tower::util::BoxCloneSyncService;
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt as _};
 
 use super::access::Access;
+use super::secrets::{program, without_secrets};
 use super::source_address::{AddressUpdates, Sourced};
 
 /// The HTTP client with all its layers, which sends one request per call.
@@ -36,8 +38,16 @@ const UNANSWERED: Duration = Duration::from_secs(4);
 /// probes and starts the user timeout again (`tcp_keepalive_timer`).
 pub(super) const REUSED: Duration = Duration::from_secs(1);
 
-/// Returns the client for this access. Blocks while it runs a credential plugin.
-pub(super) fn stack(access: &Access, addresses: AddressUpdates) -> Result<Stack, kube::Error> {
+/// Returns the client for this access, whose errors contain no secret. Blocks while it runs a credential plugin.
+pub(super) fn stack(access: &Access, addresses: AddressUpdates) -> Result<Stack, BoxError> {
+    let program: Arc<str> = program(&access.config.auth_info).into();
+    let built = build(access, addresses);
+    let stack = built.map_err(|error| without_secrets(error.into(), &program))?;
+    // A request may run the plugin again.
+    Ok(BoxCloneSyncService::new(stack.map_err(move |error| without_secrets(error, &program))))
+}
+
+fn build(access: &Access, addresses: AddressUpdates) -> Result<Stack, kube::Error> {
     let mut connector = HttpConnector::new();
     // The TLS layer on top passes addresses with the scheme `https`.
     connector.enforce_http(false);

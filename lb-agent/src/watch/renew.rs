@@ -19,6 +19,7 @@ use tower::{BoxError, Service, ServiceExt as _};
 
 use super::access::Access;
 use super::connector::{Stack, stack};
+use super::secrets::without_user;
 use super::server::{ClientError, Server};
 use super::source_address::AddressUpdates;
 
@@ -227,23 +228,24 @@ impl Builds {
         };
         let built = timeout(self.within, built).await;
         let built = built.map_err(|_elapsed| ClientError::Slow(self.within))??;
-        built.map_err(|source| {
-            let source = Box::new(source);
-            match &server.kubeconfig {
-                Some(file) => ClientError::Unusable { file: file.clone(), source },
-                None => ClientError::ServiceAccount(source),
-            }
+        built.map_err(|source| match &server.kubeconfig {
+            Some(file) => ClientError::Unusable { file: file.clone(), source },
+            None => ClientError::ServiceAccount(source),
         })
     }
 }
 
 /// Logs the server and the proxy in use.
 fn log_route(access: &Access) {
-    let server = &access.config.cluster_url;
+    let server = without_user(&access.config.cluster_url.to_string());
     if let Some(proxy) = &access.proxy {
-        tracing::info!(%server, proxy = %proxy.uri(), "connecting to the API server through a proxy");
+        tracing::info!(
+            server,
+            proxy = without_user(&proxy.uri().to_string()),
+            "connecting to the API server through a proxy"
+        );
     } else {
-        tracing::info!(%server, "connecting to the API server directly");
+        tracing::info!(server, "connecting to the API server directly");
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::http::uri::InvalidUri;
 use kube::config::{InClusterError, KubeconfigError};
+use tower::BoxError;
 
 /// The sources of the address and credentials of the API server.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,13 @@ pub enum ClientError {
     /// The kubeconfig cannot be read.
     #[error("kubeconfig {}: {source}; give a readable file to --kubeconfig", file.display())]
     Kubeconfig { file: PathBuf, source: Box<KubeconfigError> },
+    /// The kubeconfig is no valid YAML, or has other types.
+    #[error("kubeconfig {}: failed to parse kubeconfig YAML{place}; correct it", file.display())]
+    Syntax {
+        file: PathBuf,
+        /// Line and column, if they are known.
+        place: String,
+    },
     /// The kubeconfig lacks the context that it names.
     #[error(
         "kubeconfig {}: it has no context {context:?}, only {known:?}; correct its current-context",
@@ -36,7 +44,7 @@ pub enum ClientError {
     },
     /// The kubeconfig does not result in a usable client.
     #[error("kubeconfig {}: {source}; correct its cluster and user", file.display())]
-    Unusable { file: PathBuf, source: Box<kube::Error> },
+    Unusable { file: PathBuf, source: BoxError },
     /// The proxy of the kubeconfig is not valid.
     #[error("proxy {0:?} is not valid; write http://, https:// or socks5://HOST:PORT")]
     Proxy(String),
@@ -48,7 +56,7 @@ pub enum ClientError {
     NotInPod(#[source] Box<InClusterError>),
     /// The service account does not result in a usable client.
     #[error("service account of this pod: {0}; mount its token, or give --kubeconfig FILE")]
-    ServiceAccount(#[source] Box<kube::Error>),
+    ServiceAccount(#[source] BoxError),
     /// `--master` is not an address.
     #[error("--master {text}: {source}; write it as https://10.0.0.1:6443")]
     Master {

@@ -134,6 +134,9 @@ async fn errors_name_the_file_and_the_remedy() {
     let broken = Server { kubeconfig: Some(kubeconfig(&directory, "clusters: {")), master: None };
     let text = refused(broken).await;
     assert!(text.contains("failed to parse kubeconfig YAML"), "{text}");
+    let file = kubeconfig(&directory, "users: [{ name: u, user: { token: [SECRET] } }]");
+    let text = refused(Server { kubeconfig: Some(file), master: None }).await;
+    assert!(text.contains("YAML (line 1, column ") && !text.contains("SECRET"), "{text}");
     let other =
         of("http://127.0.0.1:1", "", "").replace("current-context: x", "current-context: y");
     let other = Server { kubeconfig: Some(kubeconfig(&directory, &other)), master: None };
@@ -194,6 +197,41 @@ async fn credential_plugin_runs_again_after_a_failure_and_a_401() {
     "second".clone_into(&mut server.token.lock().expect("no panic"));
     fs::write(&token, "second").expect("a token");
     until_let_in(&client).await;
+}
+
+/// The plugin has secrets in its arguments, its environment and its output. Each request runs it again, since its token
+/// has expired.
+#[tokio::test]
+async fn failure_of_a_credential_plugin_shows_no_secret() {
+    let (directory, server) = (tempfile::tempdir().expect("a directory"), taking("first").await);
+    let (plugin, token) = (directory.path().join("plugin"), directory.path().join("token"));
+    let answer = r#"{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"first","expirationTimestamp":"2020-01-01T00:00:00Z"}}"#;
+    let script = format!(
+        "#!/bin/sh\nif test -e {}; then echo '{answer}'; else echo SECRET; exit 3; fi\n",
+        token.display()
+    );
+    fs::write(&plugin, script).expect("a plugin");
+    fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("permissions");
+    let plugin = plugin.display();
+    let user = format!(
+        "exec: {{ apiVersion: client.authentication.k8s.io/v1, command: '{plugin}', args: [SECRET], \
+         env: [{{ name: WORD, value: SECRET }}], interactiveMode: Never }}"
+    );
+    let file = kubeconfig(&directory, &of(&server.address, "", &user));
+    let client = Server { kubeconfig: Some(file), master: None }.client(None, None).await;
+    let client = client.expect("a client");
+    let error = async || {
+        let request = Request::get("/").body(Body::empty()).expect("a request");
+        crate::chain(&client.send(request).await.expect_err("the plugin fails"))
+    };
+    let expected = format!("exec: executable {plugin} failed with exit code 3");
+    let built = error().await;
+    assert!(built.contains(&expected) && !built.contains("SECRET"), "{built}");
+    fs::write(&token, "").expect("a token");
+    until_let_in(&client).await;
+    fs::remove_file(&token).expect("no token");
+    let refreshed = error().await;
+    assert!(refreshed.ends_with(&expected) && !refreshed.contains("SECRET"), "{refreshed}");
 }
 
 /// Another server is named in the kubeconfig: the next request goes there.
