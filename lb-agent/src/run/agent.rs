@@ -239,8 +239,13 @@ impl Agent {
         if !self.tracker.is_synced() {
             return;
         }
+        let (began, has_changes) = (Instant::now(), self.tracker.dirty_since().is_some());
         let taken = self.tracker.take();
         if taken.is_empty() && self.is_programmed {
+            let (is_done, took) = (self.writer.is_done(), began.elapsed());
+            if self.reporter.unchanged(&mut self.tracker, has_changes, is_done, took) {
+                self.record_sync();
+            }
             return;
         }
         for (service, translated) in &taken {

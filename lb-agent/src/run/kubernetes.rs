@@ -35,6 +35,8 @@ pub(super) struct Reporter {
     pub(super) losers: BTreeSet<PortKey>,
     /// Faults of the Node object that were reported.
     pub(super) node: Box<[Finding]>,
+    /// Changes were taken that altered no plan, and their sync was not reported yet.
+    pub(super) is_sync_due: bool,
 }
 
 impl Reporter {
@@ -67,11 +69,29 @@ impl Reporter {
     }
 
     /// Reports that the plans are programmed, and that this took `took`. `is_full` is true for the first time.
-    pub(super) fn programmed(&self, tracker: &mut Tracker, took: Duration, is_full: bool) {
+    pub(super) fn programmed(&mut self, tracker: &mut Tracker, took: Duration, is_full: bool) {
+        self.is_sync_due = false;
         self.metrics.synced(took, is_full);
         self.metrics.programmed(&tracker.triggers());
         self.metrics.no_local(tracker.no_local());
         self.changes(tracker);
+    }
+
+    /// Reports a sync, which took `took`, of changes that altered no plan: kube-proxy ends every change with one. It is
+    /// reported once the maps have all operations (`is_done`), and returns whether that is now.
+    pub(super) fn unchanged(
+        &mut self,
+        tracker: &mut Tracker,
+        has_changes: bool,
+        is_done: bool,
+        took: Duration,
+    ) -> bool {
+        self.is_sync_due |= has_changes;
+        let is_now = self.is_sync_due && is_done;
+        if is_now {
+            self.programmed(tracker, took, false);
+        }
+        is_now
     }
 
     /// Updates the numbers of changed objects.
@@ -201,5 +221,65 @@ const fn is_link_local(ip: IpAddr) -> bool {
     match ip {
         IpAddr::V4(ip) => ip.is_link_local(),
         IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::{SignedDuration, Timestamp};
+    use prometheus_client::registry::Registry;
+    use serde_json::json;
+
+    use super::*;
+    use crate::health::Health;
+    use crate::snapshot::fixtures::{here, slice, web};
+    use crate::snapshot::{Event, SliceSpec};
+
+    fn observed(metrics: &KubeProxy, line: &str) -> Option<String> {
+        let (mut registry, mut text) = (Registry::default(), String::new());
+        metrics.register(&mut registry);
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("metrics");
+        text.lines().find_map(|found| found.strip_prefix(line)).map(str::to_owned)
+    }
+
+    #[test]
+    fn change_that_alters_no_plan_is_a_sync_of_its_own() {
+        let mut reporter = Reporter {
+            checks: HealthChecks::new(Health::new(Duration::ZERO)),
+            events: Events::default(),
+            metrics: KubeProxy::default(),
+            refused: BTreeSet::new(),
+            losers: BTreeSet::new(),
+            node: Box::default(),
+            is_sync_due: false,
+        };
+        let mut tracker = Tracker::new(here());
+        for kind in [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node] {
+            tracker.apply(Event::ListBegan(kind));
+            tracker.apply(Event::Synced(kind));
+        }
+        let endpoints = |words: &[&str], triggered| {
+            Event::SliceApplied(Box::new(SliceSpec { triggered, ..slice("web-1", words) }))
+        };
+        let spec = web(json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }));
+        tracker.apply(Event::ServiceApplied(Box::new(spec)));
+        tracker.apply(endpoints(&["10.1.0.1"], None));
+        assert_eq!(tracker.take().len(), 1);
+        reporter.programmed(&mut tracker, Duration::ZERO, true);
+        let triggered = Timestamp::now() + SignedDuration::from_secs(1);
+        tracker.apply(endpoints(&["10.1.0.1", "10.1.0.2 unready"], Some(triggered)));
+        assert!(tracker.dirty_since().is_some() && tracker.take().is_empty());
+        let label = "_count{ip_family=\"IPv4\"} ";
+        let syncs = format!("kubeproxy_sync_partial_proxy_rules_duration_seconds{label}");
+        let changes = format!("kubeproxy_network_programming_duration_seconds{label}");
+        let mut turn = |has_changes, is_done| {
+            let is_now = reporter.unchanged(&mut tracker, has_changes, is_done, Duration::ZERO);
+            let counts = [&syncs, &changes].map(|line| observed(&reporter.metrics, line));
+            (is_now, counts.map(|count| count.unwrap_or_else(|| "0".to_owned())))
+        };
+        let (none, one) = (["0", "0"].map(str::to_owned), ["1", "1"].map(str::to_owned));
+        assert_eq!(turn(true, false), (false, none), "an operation still waits");
+        assert_eq!(turn(false, true), (true, one.clone()));
+        assert_eq!(turn(false, true), (false, one), "once");
     }
 }
