@@ -15,6 +15,9 @@ use crate::reconcile::Actual;
 use crate::state_file::StateFile;
 use crate::words;
 
+/// Number of backends of a frontend that a table shows; a wide one shows all.
+const BRIEF: usize = 8;
+
 /// A frontend, as lists show it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -134,26 +137,11 @@ impl Row for ListedFrontend {
     const NONE: &'static str = "no services";
 
     fn cells(&self) -> Vec<String> {
-        let affinity = match self.affinity_seconds {
-            0 => String::new(),
-            seconds => format!("{seconds}s"),
-        };
-        let backends = match (self.is_draining, self.used()) {
-            (true, _) => "(draining)".to_owned(),
-            (false, []) => "(none)".to_owned(),
-            (false, used) => used.iter().map(ListedBackend::in_table).collect::<Vec<_>>().join(" "),
-        };
-        vec![
-            self.frontend.clone(),
-            self.kind.into(),
-            words::service(self.id, self.service.as_deref()),
-            self.policy.into(),
-            affinity,
-            backends,
-            self.id.to_string(),
-            self.generation.to_string(),
-            if self.source_ranges { "restricted".into() } else { "any".into() },
-        ]
+        self.cells_with(usize::MAX)
+    }
+
+    fn brief(&self) -> Vec<String> {
+        self.cells_with(BRIEF)
     }
 
     fn name(&self) -> String {
@@ -170,6 +158,35 @@ impl Row for ListedFrontend {
 }
 
 impl ListedFrontend {
+    /// Returns the cells of a line, with up to `most` backends.
+    fn cells_with(&self, most: usize) -> Vec<String> {
+        let affinity = match self.affinity_seconds {
+            0 => String::new(),
+            seconds => format!("{seconds}s"),
+        };
+        let backends = match (self.is_draining, self.used()) {
+            (true, _) => "(draining)".to_owned(),
+            (false, []) => "(none)".to_owned(),
+            (false, used) => {
+                let shown = used.iter().take(most).map(ListedBackend::in_table);
+                let more = used.len().saturating_sub(most);
+                let more = (more > 0).then(|| format!("+{more} more"));
+                shown.chain(more).collect::<Vec<_>>().join(" ")
+            }
+        };
+        vec![
+            self.frontend.clone(),
+            self.kind.into(),
+            words::service(self.id, self.service.as_deref()),
+            self.policy.into(),
+            affinity,
+            backends,
+            self.id.to_string(),
+            self.generation.to_string(),
+            if self.source_ranges { "restricted".into() } else { "any".into() },
+        ]
+    }
+
     /// Reports whether the scope includes the frontend.
     pub(super) fn is_in(&self, scope: &Scope) -> bool {
         scope.has(self.service.as_deref()) && scope.has_family(self.is_v4)
@@ -226,5 +243,19 @@ mod tests {
         insta::assert_snapshot!(print::print(&all, print::PLAIN).unwrap());
         let wide = Format { output: crate::cli::Output::Wide, ..print::PLAIN };
         insta::assert_snapshot!(print::print(&all, wide).unwrap());
+    }
+
+    #[test]
+    fn only_a_wide_table_shows_thousands_of_backends() {
+        let mut all = samples(&BTreeMap::new());
+        let many = all[0].cluster[1].clone();
+        all[0].cluster = vec![many; 5_000];
+        let found = print::print(&all[..1], print::PLAIN).unwrap();
+        let expected = format!("{} +4992 more\n", ["10.244.0.3:8080"; 8].join(" "));
+        assert!(found.ends_with(&expected), "{found}");
+        let wide = Format { output: crate::cli::Output::Wide, ..print::PLAIN };
+        let found = print::print(&all[..1], wide).unwrap();
+        assert_eq!(found.matches("10.244.0.3:8080").count(), 5_000);
+        assert_eq!(found.lines().count(), 2, "no line is wrapped");
     }
 }

@@ -17,7 +17,7 @@ pub(super) struct Pieces<'a, K, R> {
     format: Format,
     rows: Vec<(K, R)>,
     /// The column widths so far: later pieces are at least as wide.
-    widths: Vec<u16>,
+    widths: Vec<usize>,
     is_begun: bool,
 }
 

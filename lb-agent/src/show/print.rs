@@ -1,13 +1,16 @@
 //! Prints every list: columns for people, JSON and YAML for programs, names for shells.
 
-use comfy_table::{ColumnConstraint, Table, Width};
+use std::iter;
+
 use serde::Serialize;
 
 use super::Error;
 use crate::cli::{Format, Output};
 
 /// The space between two columns.
-const PADDING: u16 = 2;
+const PADDING: usize = 2;
+/// Length of the longest cell that makes its column wider. Padding to a longer one would cost every other line as much.
+const LONGEST: usize = 400;
 
 /// The colour of a line on a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,11 @@ pub(super) trait Row: Serialize {
 
     /// Returns as many cells as there are headings.
     fn cells(&self) -> Vec<String>;
+
+    /// Returns the cells of a table that is not wide, without the end of very long ones.
+    fn brief(&self) -> Vec<String> {
+        self.cells()
+    }
 
     /// Returns the name that `-o name` prints.
     fn name(&self) -> String;
@@ -57,41 +65,58 @@ pub(super) fn yaml(value: &impl Serialize) -> Result<String, Error> {
 }
 
 /// Returns lines of columns at least as wide as `widths`, and updates `widths`.
-pub(super) fn table<R: Row>(rows: &[R], format: Format, widths: &mut Vec<u16>) -> String {
+pub(super) fn table<R: Row>(rows: &[R], format: Format, widths: &mut Vec<usize>) -> String {
     let (few, more) = R::HEADINGS;
-    let columns = if format.output == Output::Wide { few.len() + more.len() } else { few.len() };
-    let mut table = Table::new();
-    table.load_style(comfy_table::presets::NOTHING);
-    if !format.no_headers {
-        table.set_header(few.iter().chain(more).take(columns));
-    }
-    for row in rows {
-        let cells = row.cells().into_iter().take(columns);
-        table.add_row(cells.map(|cell| if cell.is_empty() { "-".to_owned() } else { cell }));
-    }
+    let is_wide = format.output == Output::Wide;
+    let columns = if is_wide { few.len() + more.len() } else { few.len() };
+    let headings = few.iter().chain(more).map(|heading| (*heading).to_owned());
+    let headings = (!format.no_headers).then(|| (headings.collect(), "1"));
+    let rows = rows.iter().map(|row| {
+        let tone = match row.tone() {
+            Tone::Plain => "",
+            Tone::Faint => "2",
+            Tone::Bad => "31",
+        };
+        (if is_wide { row.cells() } else { row.brief() }, tone)
+    });
+    let mut lines: Vec<(Vec<String>, &str)> = headings.into_iter().chain(rows).collect();
     widths.resize(columns, 0);
-    for (width, own) in widths.iter_mut().zip(table.column_max_content_widths()) {
-        *width = own.max(*width);
-    }
-    for (column, width) in table.column_iter_mut().zip(widths) {
-        column.set_padding((0, PADDING));
-        column.set_constraint(ColumnConstraint::Absolute(Width::Fixed(*width + PADDING)));
-    }
-    let heading = (!format.no_headers).then_some("1");
-    let tones = heading.into_iter().chain(rows.iter().map(|row| match row.tone() {
-        Tone::Plain => "",
-        Tone::Faint => "2",
-        Tone::Bad => "31",
-    }));
-    let lines = table.lines().map(|line| line.trim_end().to_owned());
-    let paint = |(line, code): (String, &str)| {
-        if format.colour && !code.is_empty() {
-            format!("\x1b[{code}m{line}\x1b[0m\n")
-        } else {
-            line + "\n"
+    for (cells, _) in &mut lines {
+        cells.truncate(columns);
+        for (cell, width) in cells.iter_mut().zip(widths.iter_mut()) {
+            if cell.is_empty() {
+                "-".clone_into(cell);
+            }
+            let own = cell.chars().count();
+            if own <= LONGEST {
+                *width = own.max(*width);
+            }
         }
-    };
-    lines.zip(tones).map(paint).collect()
+    }
+    let mut text = String::new();
+    for (cells, code) in &lines {
+        let line = line(cells, widths);
+        if format.colour && !code.is_empty() {
+            text.extend(["\x1b[", code, "m", &line, "\x1b[0m\n"]);
+        } else {
+            text.extend([&line, "\n"]);
+        }
+    }
+    text
+}
+
+/// Returns the cells of a line. Each one is padded to its column, but not the last one.
+fn line(cells: &[String], widths: &[usize]) -> String {
+    let mut line = String::new();
+    for (index, (cell, width)) in cells.iter().zip(widths).enumerate() {
+        line.push_str(cell);
+        if index + 1 < cells.len() {
+            let missing = width.saturating_sub(cell.chars().count());
+            line.extend(iter::repeat_n(' ', missing + PADDING));
+        }
+    }
+    line.truncate(line.trim_end().len());
+    line
 }
 
 #[cfg(test)]
@@ -144,5 +169,13 @@ mod tests {
         assert_eq!(print::<Fruit>(&[], PLAIN).unwrap(), "no fruit\n");
         let json = print::<Fruit>(&[], Format { output: Output::Json, ..PLAIN }).unwrap();
         assert_eq!(json, "[]\n", "a program gets an empty list, not words");
+    }
+
+    #[test]
+    fn very_long_cell_is_printed_whole_and_pads_no_other_line() {
+        let long: &'static str = "x".repeat(70_000).leak();
+        let all = [Fruit(long, 1), Fruit("banana", 2)];
+        let found = print(&all, Format { output: Output::Wide, ..PLAIN }).unwrap();
+        assert_eq!(found, format!("NAME    SEEDS\n{long}  1\nbanana  2\n"));
     }
 }
