@@ -11,7 +11,7 @@ use lb_common::service::ServiceId;
 
 use super::Error;
 use super::flows::is_open;
-use super::list::{ListedFrontend, entries};
+use super::list::{DRAINING, LEFT, ListedFrontend, entries};
 use crate::cli::Scope;
 use crate::datapath::open;
 use crate::words;
@@ -23,7 +23,7 @@ type FlowCounts = (u64, u64);
 pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let (mut all, _state_file) = entries(&maps, bpf_dir)?;
-    all.retain(|entry| entry.is_in(scope) && !entry.is_draining);
+    all.retain(|entry| entry.is_in(scope) && is_served_here(entry));
     let mut flows = BTreeMap::new();
     maps.flows().each(
         |_, flow| flow.is_forward(),
@@ -33,6 +33,11 @@ pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
         },
     )?;
     Ok(layout(&all, &flows))
+}
+
+/// Reports whether the data path serves new connections of a frontend, or refuses them.
+fn is_served_here(entry: &ListedFrontend) -> bool {
+    !matches!(entry.state, DRAINING | LEFT)
 }
 
 fn count(key: &FlowKey, flow: &Flow, flows: &mut BTreeMap<(ServiceId, String), FlowCounts>) {
@@ -70,7 +75,7 @@ mod tests {
     #[test]
     fn the_layout_is_that_of_ipvsadm() {
         let entries: Vec<ListedFrontend> =
-            samples(&BTreeMap::new()).into_iter().filter(|entry| !entry.is_draining).collect();
+            samples(&BTreeMap::new()).into_iter().filter(is_served_here).collect();
         let flows = BTreeMap::from([((1, "10.244.0.3:8080".to_owned()), (12, 3))]);
         let found = layout(&entries, &flows);
         let lines: Vec<&str> = found.lines().collect();

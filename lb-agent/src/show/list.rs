@@ -18,6 +18,15 @@ use crate::words;
 /// Number of backends of a frontend that a table shows; a wide one shows all.
 const BRIEF: usize = 8;
 
+/// The state of a frontend whose packets reach a backend.
+pub(super) const SERVED: &str = "served";
+/// The state of a frontend without a backend under its policy.
+pub(super) const NO_BACKENDS: &str = "no backends";
+/// The state of a frontend whose packets a process of this node gets, because it listens there.
+pub(super) const LEFT: &str = "left to a process";
+/// The state of a frontend that was removed.
+pub(super) const DRAINING: &str = "draining";
+
 /// A frontend, as lists show it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -32,6 +41,8 @@ pub struct ListedFrontend {
     pub(super) policy: &'static str,
     pub(super) affinity_seconds: u32,
     generation: u32,
+    /// One of [`SERVED`], [`NO_BACKENDS`], [`LEFT`] and [`DRAINING`].
+    pub(super) state: &'static str,
     #[serde(rename = "draining")]
     pub(super) is_draining: bool,
     source_ranges: bool,
@@ -91,19 +102,40 @@ fn entry(
     members: impl Fn(Set) -> Vec<ListedBackend>,
 ) -> ListedFrontend {
     let flags = service.flags;
+    let is_local = flags.has(Flags::LOCAL_POLICY);
+    let (cluster, local) = (members(service.cluster), members(service.local));
+    let state = if flags.has(Flags::DRAINING) {
+        DRAINING
+    } else if flags.has(Flags::HOST) {
+        LEFT
+    } else if (if is_local { &local } else { &cluster }).is_empty() {
+        NO_BACKENDS
+    } else {
+        SERVED
+    };
     ListedFrontend {
         is_v4: frontend.ip.is_v4(),
         frontend: words::frontend(frontend),
         kind: words::kind(flags),
         id: service.id,
         service: names.get(&service.id).cloned(),
-        policy: if flags.has(Flags::LOCAL_POLICY) { "Local" } else { "Cluster" },
+        policy: if is_local { "Local" } else { "Cluster" },
         affinity_seconds: service.affinity,
         generation: service.generation,
+        state,
         is_draining: flags.has(Flags::DRAINING),
         source_ranges: flags.has(Flags::SOURCE_RANGES),
-        cluster: members(service.cluster),
-        local: members(service.local),
+        cluster,
+        local,
+    }
+}
+
+/// Returns the colour of a line with this state.
+pub(super) fn tone(state: &str) -> Tone {
+    match state {
+        SERVED | LEFT => Tone::Plain,
+        DRAINING => Tone::Faint,
+        _ => Tone::Bad,
     }
 }
 
@@ -149,11 +181,7 @@ impl Row for ListedFrontend {
     }
 
     fn tone(&self) -> Tone {
-        match (self.is_draining, self.used()) {
-            (true, _) => Tone::Faint,
-            (false, []) => Tone::Bad,
-            (false, _) => Tone::Plain,
-        }
+        tone(self.state)
     }
 }
 
@@ -164,10 +192,10 @@ impl ListedFrontend {
             0 => String::new(),
             seconds => format!("{seconds}s"),
         };
-        let backends = match (self.is_draining, self.used()) {
-            (true, _) => "(draining)".to_owned(),
-            (false, []) => "(none)".to_owned(),
-            (false, used) => {
+        let backends = match (self.state, self.used()) {
+            (DRAINING | LEFT, _) => format!("({})", self.state),
+            (_, []) => "(none)".to_owned(),
+            (_, used) => {
                 let shown = used.iter().take(most).map(ListedBackend::in_table);
                 let more = used.len().saturating_sub(most);
                 let more = (more > 0).then(|| format!("+{more} more"));
@@ -222,11 +250,13 @@ pub(super) fn samples(names: &BTreeMap<u32, String>) -> Vec<ListedFrontend> {
     let cluster = Set { line: 0, members: 2, slots: 0 };
     let service = Service { id: 1, affinity: 60, cluster, ..Service::default() };
     let node_port = Service { flags: Flags::NODE_PORT.with(Flags::EXTERNAL), ..service };
+    let left = Service { id: 3, flags: Flags::HOST, affinity: 0, ..service };
     let gone = Service { id: 2, flags: Flags::DRAINING, ..Service::default() };
     let ip = Ip::v4([10, 96, 0, 1]);
     let rows = [
         (Frontend::node_port(ip, Port::new(30_080), Protocol::TCP), node_port),
         (Frontend::new(ip, Port::new(80), Protocol::TCP), service),
+        (Frontend::new(Ip::v4([10, 96, 0, 10]), Port::new(53), Protocol::UDP), left),
         (Frontend::new(Ip::v6([0xfd; 16]), Port::new(53), Protocol::UDP), gone),
     ];
     let members = |set| members(set, &[line], &backends);

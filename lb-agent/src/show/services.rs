@@ -8,7 +8,7 @@ use lb_common::service::ServiceId;
 use serde::Serialize;
 
 use super::Error;
-use super::list::{self, ListedFrontend};
+use super::list::{self, DRAINING, LEFT, ListedFrontend, NO_BACKENDS, SERVED, tone};
 use super::print::{self, Row, Tone};
 use crate::cli::{Format, Output, Scope};
 use crate::datapath::open;
@@ -108,11 +108,10 @@ fn ports(entries: Vec<ListedFrontend>, state_file: &StateFile) -> Vec<ListedPort
         kinds.dedup();
         let live = || frontends.iter().filter(|entry| !entry.is_draining);
         // The worst frontend counts: one without backends is reported although another has some.
-        let state = match live().map(|entry| entry.used().len()).min() {
-            None => "draining",
-            Some(0) => "no backends",
-            Some(_) => "served",
-        };
+        let worst = [NO_BACKENDS, LEFT, SERVED]
+            .into_iter()
+            .find(|state| live().any(|entry| entry.state == *state));
+        let state = worst.unwrap_or(DRAINING);
         let backends = live().map(|entry| entry.used().len()).max().unwrap_or(0);
         let refused = name.and_then(|name| state_file.refused.get(name)).cloned();
         let service = words::service(id, name);
@@ -168,11 +167,7 @@ impl Row for ListedPort {
     }
 
     fn tone(&self) -> Tone {
-        match self.state {
-            "served" => Tone::Plain,
-            "draining" => Tone::Faint,
-            _ => Tone::Bad,
-        }
+        tone(self.state)
     }
 }
 
@@ -195,10 +190,13 @@ fn page(port: &ListedPort) -> String {
             0 => String::new(),
             seconds => format!(", affinity {seconds}s"),
         };
-        let draining = if entry.is_draining { ", draining" } else { "" };
+        let state = match entry.state {
+            DRAINING | LEFT => format!(", {}", entry.state),
+            _ => String::new(),
+        };
         line("", "");
         line(entry.kind, &entry.frontend);
-        line("  Policy", &format!("{}{affinity}{draining}", entry.policy));
+        line("  Policy", &format!("{}{affinity}{state}", entry.policy));
         for (policy, backends) in [("Cluster", &entry.cluster), ("Local", &entry.local)] {
             // An empty set matters only under the policy that applies; the other set is empty for most frontends.
             if backends.is_empty() && (policy != entry.policy || entry.is_draining) {

@@ -152,7 +152,7 @@ pub(super) fn explain(
         source: arrives.then(|| source(scratch)),
         verdict: format!("{} {}", verdict.class(), verdict.name()),
         meaning: meaning(*verdict),
-        remedy: remedy(*verdict, name),
+        remedy: remedy(*verdict, name, service.map(|service| service.flags)),
         arrives,
     }
 }

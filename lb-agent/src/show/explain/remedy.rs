@@ -1,6 +1,7 @@
 //! The meaning of a verdict, and the change after which the packet would arrive.
 
 use lb_common::event::{DropReason, PassReason, Return, Verdict};
+use lb_common::service::Flags;
 
 pub(super) const fn meaning(verdict: Verdict) -> &'static str {
     match verdict {
@@ -13,7 +14,13 @@ pub(super) const fn meaning(verdict: Verdict) -> &'static str {
 }
 
 /// Returns the change after which the packet would arrive.
-pub(super) fn remedy(verdict: Verdict, name: Option<&String>) -> Option<String> {
+///
+/// `flags` are those of the frontend, if one was found.
+pub(super) fn remedy(
+    verdict: Verdict,
+    name: Option<&String>,
+    flags: Option<Flags>,
+) -> Option<String> {
     let service = name.and_then(|name| name.rsplit_once(':')).map(|(service, _)| service);
     let slices = service.and_then(|service| service.split_once('/')).map_or_else(
         || "the EndpointSlices of the Service".to_owned(),
@@ -41,8 +48,11 @@ pub(super) fn remedy(verdict: Verdict, name: Option<&String>) -> Option<String> 
         Verdict::Drop(DropReason::NoRoute) => {
             "add a route from this node to the backend".to_owned()
         }
+        Verdict::Pass(PassReason::NotOurs) if flags.is_some_and(|flags| flags.has(Flags::HOST)) => {
+            "a process of this node listens at this ClusterIP and gets the packet".to_owned()
+        }
         // A frontend was found, so only a connection of this node with these ends precedes it (ADR 0035).
-        Verdict::Pass(PassReason::NotOurs) if name.is_some() => {
+        Verdict::Pass(PassReason::NotOurs) if flags.is_some() => {
             "the packet is a reply in a connection of this node: use another source port".to_owned()
         }
         Verdict::Pass(PassReason::NotOurs) => {

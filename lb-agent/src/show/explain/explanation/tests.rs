@@ -37,10 +37,12 @@ fn refusal_names_a_remedy() {
         (Verdict::Returned(Return::UnknownPort), "lb-agent lb list"),
         (Verdict::Pass(PassReason::NotOurs), "use another source port"),
     ] {
-        let said = remedy(verdict, Some(&name)).expect("a remedy");
+        let said = remedy(verdict, Some(&name), Some(Flags::default())).expect("a remedy");
         assert!(said.contains(words), "{said}");
     }
-    let said = remedy(Verdict::Pass(PassReason::NotOurs), None).expect("a remedy");
+    let said = remedy(Verdict::Pass(PassReason::NotOurs), Some(&name), Some(Flags::HOST));
+    assert!(said.expect("a remedy").contains("a process of this node listens"));
+    let said = remedy(Verdict::Pass(PassReason::NotOurs), None, None).expect("a remedy");
     assert!(said.contains("use a frontend"), "{said}");
-    assert_eq!(remedy(Verdict::Translated(Translation::NewFlow), None), None);
+    assert_eq!(remedy(Verdict::Translated(Translation::NewFlow), None, None), None);
 }
