@@ -194,13 +194,15 @@ fn row(
     }
 }
 
-/// Reports whether neither end has closed the flow.
-pub(super) const fn is_open(flow: &Flow) -> bool {
-    flow.shown.fin | flow.shown.rst == 0
-}
+/// The state of a flow that both ends use.
+pub(super) const OPEN: &str = "open";
 
 /// Returns the state of a flow, from the packets seen in both directions.
-const fn phase(protocol: Protocol, forward: Shown, reply: Option<Shown>) -> &'static str {
+pub(super) const fn phase(
+    protocol: Protocol,
+    forward: Shown,
+    reply: Option<Shown>,
+) -> &'static str {
     let Some(reply) = reply else { return "alone" };
     if forward.rst | reply.rst != 0 {
         return "reset";
@@ -211,7 +213,7 @@ const fn phase(protocol: Protocol, forward: Shown, reply: Option<Shown>) -> &'st
         (false, false) => {}
     }
     if reply.established != 0 {
-        "open"
+        OPEN
     } else if protocol.0 == Protocol::TCP.0 {
         "opening"
     } else {
@@ -247,7 +249,7 @@ impl Row for FlowRow {
 
     fn tone(&self) -> Tone {
         match self.state {
-            "open" => Tone::Plain,
+            OPEN => Tone::Plain,
             "reset" | "unanswered" => Tone::Bad,
             _ => Tone::Faint,
         }

@@ -10,13 +10,14 @@ use lb_common::flow::{Flow, FlowKey};
 use lb_common::service::ServiceId;
 
 use super::Error;
-use super::flows::is_open;
+use super::flows::{OPEN, phase};
 use super::list::{DRAINING, LEFT, ListedFrontend, entries};
 use crate::cli::Scope;
 use crate::datapath::open;
+use crate::syscall::monotonic;
 use crate::words;
 
-/// The number of open connections and of other flows.
+/// The number of open TCP connections and of other flows. IPVS counts every UDP flow among the others.
 type FlowCounts = (u64, u64);
 
 /// Returns all frontends in the maps.
@@ -24,11 +25,16 @@ pub fn list(bpf_dir: &Path, scope: &Scope) -> Result<String, Error> {
     let maps = open(bpf_dir)?;
     let (mut all, _state_file) = entries(&maps, bpf_dir)?;
     all.retain(|entry| entry.is_in(scope) && is_served_here(entry));
+    let (now, lifetimes) = (monotonic().as_nanos() as u64, maps.settings()?.node.lifetimes);
     let mut flows = BTreeMap::new();
     maps.flows().each(
         |_, flow| flow.is_forward(),
         |key, flow| {
-            count(key, flow, &mut flows);
+            let reply = maps.flows().get(&key.opposite(flow))?;
+            // Idle entries that packets treat as absent stay until their space is needed.
+            if !lifetimes.is_over(key, flow, reply.as_ref(), now) {
+                count(key, flow, reply.as_ref(), &mut flows);
+            }
             Ok::<(), Error>(())
         },
     )?;
@@ -40,10 +46,17 @@ fn is_served_here(entry: &ListedFrontend) -> bool {
     !matches!(entry.state, DRAINING | LEFT)
 }
 
-fn count(key: &FlowKey, flow: &Flow, flows: &mut BTreeMap<(ServiceId, String), FlowCounts>) {
+fn count(
+    key: &FlowKey,
+    flow: &Flow,
+    reply: Option<&Flow>,
+    flows: &mut BTreeMap<(ServiceId, String), FlowCounts>,
+) {
     let backend = words::endpoint(flow.to.destination, flow.to.destination_port).to_string();
     let counts = flows.entry((flow.service, backend)).or_default();
-    if key.protocol == Protocol::TCP && is_open(flow) { counts.0 += 1 } else { counts.1 += 1 }
+    let state = phase(key.protocol, flow.shown, reply.map(|reply| reply.shown));
+    let is_open = key.protocol == Protocol::TCP && state == OPEN;
+    *(if is_open { &mut counts.0 } else { &mut counts.1 }) += 1;
 }
 
 fn layout(entries: &[ListedFrontend], flows: &BTreeMap<(ServiceId, String), FlowCounts>) -> String {
@@ -69,8 +82,36 @@ fn layout(entries: &[ListedFrontend], flows: &BTreeMap<(ServiceId, String), Flow
 
 #[cfg(test)]
 mod tests {
+    use lb_common::addr::{Endpoint, Ip, Port};
+    use lb_common::flow::{Kind, Shown, Side, Tuple};
+
     use super::*;
     use crate::show::list::samples;
+
+    #[test]
+    fn active_connections_are_those_that_ct_list_shows_as_open() {
+        let at = |host: u8, port| Endpoint::new(Ip::v4([10, 0, 0, host]), Port::new(port));
+        let tuple = Tuple::new(at(1, 1000), at(2, 80));
+        let entry = |shown| {
+            let mut flow = Flow::new(Tuple::new(at(1, 1000), at(3, 8080)), Kind::FORWARD, 0);
+            flow.shown = shown;
+            flow
+        };
+        let [none, open, rst] = [Shown::NOTHING, Shown::ESTABLISHED, Shown::RST];
+        let mut flows = BTreeMap::new();
+        for (protocol, forward, reply) in [
+            (Protocol::TCP, open, Some(open)),
+            // A refused connection, a lone SYN, one without an answer yet, and an answered datagram.
+            (Protocol::TCP, none, Some(rst)),
+            (Protocol::TCP, none, None),
+            (Protocol::TCP, none, Some(none)),
+            (Protocol::UDP, none, Some(open)),
+        ] {
+            let key = FlowKey::new(tuple, protocol, Side::INGRESS);
+            count(&key, &entry(forward), reply.map(entry).as_ref(), &mut flows);
+        }
+        assert_eq!(flows.into_values().collect::<Vec<_>>(), [(1, 4)]);
+    }
 
     #[test]
     fn the_layout_is_that_of_ipvsadm() {
