@@ -82,7 +82,7 @@ impl PacketOrigin {
     pub(super) fn words(&self) -> String {
         let at = name(self.bridge.unwrap_or(self.device));
         match (self.is_node, self.role, self.bridge) {
-            (true, ..) => format!("process on this node, through {at}"),
+            (true, ..) | (_, Role::Host, _) => format!("process on this node, through {at}"),
             (false, Role::Pod, Some(_)) => format!("pod behind {at}"),
             (false, Role::Pod, None) => format!("pod at {at}"),
             (false, ..) => format!("external client at {at}"),
@@ -95,7 +95,13 @@ fn is_own(maps: &Maps, ip: IpAddr) -> Result<bool, Error> {
 }
 
 const fn role(entry: &Device) -> Role {
-    if entry.flags & Device::POD != 0 { Role::Pod } else { Role::External }
+    if entry.flags & Device::POD != 0 {
+        Role::Pod
+    } else if entry.flags & Device::HOST != 0 {
+        Role::Host
+    } else {
+        Role::External
+    }
 }
 
 fn name(device: u32) -> String {
@@ -114,4 +120,20 @@ fn port_of(maps: &Maps, bridge: u32) -> Result<PacketOrigin, Error> {
         return Err(Error::SeveralPorts(name(bridge)));
     }
     Ok(PacketOrigin { device, role: role(&entry), is_node: false, bridge: Some(bridge) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn role_is_that_of_the_programs_at_the_interface() {
+        let of = |flags| role(&Device { flags, ..Device::default() });
+        assert_eq!(of(Device::POD | Device::LOCAL_CLIENTS | Device::PEER), Role::Pod);
+        assert_eq!(of(Device::HOST | Device::LOCAL_CLIENTS), Role::Host);
+        assert_eq!(of(Device::CARRIES), Role::External);
+        let device = Role::LOOPBACK;
+        let lo = PacketOrigin { device, role: Role::Host, is_node: false, bridge: None };
+        assert!(lo.words().starts_with("process on this node"), "{}", lo.words());
+    }
 }
