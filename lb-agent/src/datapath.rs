@@ -42,6 +42,7 @@ mod xdp;
 pub use crate::syscall::AttachedProgram;
 pub use attached::{
     attached_hooks, attached_programs, attached_socket_programs, is_accelerated, is_attached,
+    is_hook_attached,
 };
 pub use check::{Requirement, capabilities, find_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};

@@ -31,8 +31,12 @@ pub fn is_accelerated(links: &Path, index: u32) -> bool {
 
 /// Returns the number of socket hooks whose link is attached to a cgroup.
 pub fn attached_hooks(links: &Path) -> usize {
-    let leads = |hook: &&&str| info(&links.join(hook)).is_some_and(|link| link.cgroup() != 0);
-    SOCKET_HOOKS.iter().filter(leads).count()
+    SOCKET_HOOKS.iter().filter(|hook| is_hook_attached(links, hook)).count()
+}
+
+/// Reports whether the link of a socket hook is attached to a cgroup.
+pub fn is_hook_attached(links: &Path, hook: &str) -> bool {
+    info(&links.join(hook)).is_some_and(|link| link.cgroup() != 0)
 }
 
 fn leads_to(pin: &Path, index: u32) -> bool {

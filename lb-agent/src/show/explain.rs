@@ -8,13 +8,14 @@ use std::path::Path;
 
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::bytes::{Bytes, Home, KnownRoute};
+use lb_common::config::Settings;
 use lb_common::event::{DropReason, Verdict};
 use lb_common::flow::Tuple;
 use lb_common::forward::{Next, Scratch, whole};
 use lb_common::service::{Frontend, Service};
 
 use super::Error;
-use crate::datapath;
+use crate::datapath::{self, LAYOUT, is_hook_attached};
 use crate::maps::Maps;
 use crate::node::open;
 use crate::state_file::StateFile;
@@ -52,7 +53,8 @@ pub fn explain(bpf_dir: &Path, asked: &ClientPacket) -> Result<Explanation, Erro
         return Err(Error::Families(from, to));
     }
     let maps = datapath::open(bpf_dir)?;
-    let settings = maps.settings()?;
+    let links = bpf_dir.join(LAYOUT).join("links");
+    let settings = in_effect(maps.settings()?, to, |hook| is_hook_attached(&links, hook));
     let origin = PacketOrigin::find(&maps, &settings, asked)?;
     let sockets = replies_to_sockets(asked)?;
     let mut passed = pass(&maps, &origin, asked, BTreeMap::new(), &sockets)?;
@@ -70,6 +72,14 @@ pub fn explain(bpf_dir: &Path, asked: &ClientPacket) -> Result<Explanation, Erro
     let frontend = frontend(&maps, asked, &passed)?;
     let state_file = StateFile::read(bpf_dir);
     Ok(explanation::explain(&settings, &state_file, &origin, asked, frontend, &passed))
+}
+
+/// Returns the settings with sockets switched off if the hook that handles connect(2) to this address is not attached.
+fn in_effect(mut settings: Settings, to: IpAddr, is_attached: impl Fn(&str) -> bool) -> Settings {
+    if !is_attached(if to.is_ipv4() { "connect4" } else { "connect6" }) {
+        settings.node.socket_mode = Settings::SOCKETS_OFF;
+    }
+    settings
 }
 
 /// Returns the packets that sockets of this node receive as replies, with the packet's destination. A TCP packet to be
@@ -128,4 +138,22 @@ fn frontend(
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::forward::Role;
+
+    use super::*;
+
+    #[test]
+    fn connect_chooses_no_backend_without_the_hook_of_the_family() {
+        let mut settings = Settings::default();
+        settings.node.socket_mode = Settings::SOCKETS_HOST;
+        let origin = PacketOrigin { device: 2, role: Role::External, is_node: true, bridge: None };
+        for (to, expected) in [([10, 96, 0, 1].into(), true), ([0xfd; 16].into(), false)] {
+            let settings = in_effect(settings, to, |hook| hook == "connect4");
+            assert_eq!(origin.has_hooks(&settings, None), expected, "{to}");
+        }
+    }
 }

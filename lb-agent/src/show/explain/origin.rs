@@ -22,7 +22,7 @@ pub(super) struct PacketOrigin {
     /// The client is a process of this node: its packets leave on the interface.
     pub(super) is_node: bool,
     /// The interface is one of several equal ports of this bridge.
-    bridge: Option<u32>,
+    pub(super) bridge: Option<u32>,
 }
 
 impl PacketOrigin {
