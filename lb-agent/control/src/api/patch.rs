@@ -95,17 +95,29 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), Failure> 
     };
     let mut copied = 0;
     for (index, operation) in patch.0.iter().enumerate() {
-        if reach(value, operation) > DEPTH {
-            return Err(failed(&format!("operation '/{index}' nests more than {DEPTH} values")));
-        }
-        if let PatchOperation::Copy(copy) = operation {
+        // Before a look at the whole value, which thousands of moves could demand.
+        let from = match operation {
+            PatchOperation::Copy(it) => Some(&it.from),
+            PatchOperation::Move(it) if is_down(it.from.as_str(), it.path.as_str()) => {
+                Some(&it.from)
+            }
+            PatchOperation::Move(_)
+            | PatchOperation::Add(_)
+            | PatchOperation::Replace(_)
+            | PatchOperation::Remove(_)
+            | PatchOperation::Test(_) => None,
+        };
+        if let Some(from) = from {
             // Thirty copies of an object into itself would double it each time.
-            copied += value.pointer(copy.from.as_str()).map_or(0, |it| it.to_string().len());
+            copied += value.pointer(from.as_str()).map_or(0, |it| it.to_string().len());
             if copied > COPIES {
                 return Err(failed(&format!(
                     "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPIES}"
                 )));
             }
+        }
+        if reach(value, operation) > DEPTH {
+            return Err(failed(&format!("operation '/{index}' nests more than {DEPTH} values")));
         }
         json_patch::patch(value, std::slice::from_ref(operation)).map_err(|mut error| {
             error.operation = index;
@@ -115,16 +127,24 @@ fn operate(value: &mut Value, patch: &json_patch::Patch) -> Result<(), Failure> 
     Ok(())
 }
 
+fn levels(path: &str) -> usize {
+    path.matches('/').count()
+}
+
+/// Reports whether a value that is moved lies deeper afterwards.
+fn is_down(from: &str, path: &str) -> bool {
+    levels(path) > levels(from)
+}
+
 /// Returns how deep an operation nests values; 0 if no deeper than they are.
 fn reach(value: &Value, operation: &PatchOperation) -> usize {
-    let levels = |path: &str| path.matches('/').count();
     let moved = |from: &str, path: &str| levels(path) + value.pointer(from).map_or(0, depth);
     match operation {
         PatchOperation::Add(it) => levels(it.path.as_str()) + depth(&it.value),
         PatchOperation::Replace(it) => levels(it.path.as_str()) + depth(&it.value),
         PatchOperation::Copy(it) => moved(it.from.as_str(), it.path.as_str()),
         // A move to the same level or up needs no look at the value, which can be large.
-        PatchOperation::Move(it) if levels(it.path.as_str()) > levels(it.from.as_str()) => {
+        PatchOperation::Move(it) if is_down(it.from.as_str(), it.path.as_str()) => {
             moved(it.from.as_str(), it.path.as_str())
         }
         PatchOperation::Move(_) | PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
