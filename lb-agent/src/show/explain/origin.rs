@@ -42,7 +42,9 @@ impl PacketOrigin {
             None => route::to(from).map_err(|source| Error::NoRoute { to: from, source })?.device,
         };
         if let Some(entry) = maps.device(device)? {
-            return Ok(Self { device, role: role(&entry), is_node: false, bridge: None });
+            let role = role(&entry);
+            // By `lo` only the node itself sends, and its packets meet the programs where they leave.
+            return Ok(Self { device, role, is_node: role == Role::Host, bridge: None });
         }
         port_of(maps, device)
     }
