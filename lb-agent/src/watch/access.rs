@@ -6,7 +6,7 @@ use std::{env, fs};
 use axum::http::Uri;
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use kube::Config;
-use kube::config::{Cluster, KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::config::{Cluster, ExecInteractiveMode, KubeConfigOptions, Kubeconfig, KubeconfigError};
 use secrecy::SecretString;
 
 use super::secrets::{place, without_user};
@@ -96,7 +96,11 @@ async fn from_file(file: &Path) -> Result<Read, ClientError> {
     };
     let proxy = cluster.and_then(of_cluster);
     let options = KubeConfigOptions::default();
-    let config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(wrong)?;
+    if let Some(plugin) = &mut config.auth_info.exec {
+        // No user answers a plugin here, and what it writes to standard error would be in the agent's log.
+        plugin.interactive_mode = Some(ExecInteractiveMode::Never);
+    }
     Ok((config, files, proxy))
 }
 
