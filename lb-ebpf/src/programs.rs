@@ -242,13 +242,17 @@ fn with(handle: impl FnOnce(&mut Scratch) -> Verdict) -> Verdict {
 /// TCP sockets of IPv4 that connect.
 #[cgroup_sock_addr(connect4)]
 pub(crate) fn connect4(context: SockAddrContext) -> i32 {
-    sock::connect(&context, Family::V4, |scratch, call| socket::connect(&Kernel, scratch, call))
+    sock::connect(&context, Family::V4, |choice, call, named| {
+        socket::connect(&Kernel, choice, call, named)
+    })
 }
 
 /// TCP sockets of IPv6 that connect.
 #[cgroup_sock_addr(connect6)]
 pub(crate) fn connect6(context: SockAddrContext) -> i32 {
-    sock::connect(&context, Family::V6, |scratch, call| socket::connect(&Kernel, scratch, call))
+    sock::connect(&context, Family::V6, |choice, call, named| {
+        socket::connect(&Kernel, choice, call, named)
+    })
 }
 
 /// The peer address that a socket of IPv4 reports.

@@ -10,7 +10,7 @@ use lb_common::addr::{Endpoint, Ip, Port, Protocol};
 use lb_common::event::Event;
 use lb_common::flow::Peer;
 use lb_common::forward::Choice;
-use lb_common::forward::socket::{self, Call, Outcome};
+use lb_common::forward::socket::{self, Call, Named, Outcome};
 use lb_common::tables::Clock as _;
 
 use crate::kernel::Kernel;
@@ -35,19 +35,19 @@ pub(crate) enum Family {
 pub(crate) fn connect(
     context: &SockAddrContext,
     family: Family,
-    decide: impl FnOnce(&mut Choice, &Call) -> Outcome,
+    decide: impl FnOnce(&mut Choice, &Call, Named) -> Outcome,
 ) -> i32 {
     let Some(mut call) = call(context, family) else {
         return ALLOW;
     };
     // Most calls name no frontend: these need no working memory.
-    if !socket::may_be_frontend(&Kernel, &call) {
+    let Some(named) = socket::named(&Kernel, &call) else {
         forget(context);
         return ALLOW;
-    }
+    };
     // SAFETY: the helper takes the context of a socket address program.
     call.socket = unsafe { bpf_get_socket_cookie(context.as_ptr()) };
-    let outcome = with(context, |choice| decide(choice, &call));
+    let outcome = with(context, |choice| decide(choice, &call, named));
     match outcome {
         // Without working memory the socket's packets are translated instead.
         None | Some(Outcome::Leave) => forget(context),

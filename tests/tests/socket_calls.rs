@@ -167,7 +167,10 @@ impl Site<'_> {
             netns: self.netns,
         };
         let there = socket.connect(&mapped.into());
-        let here = self.here(|tables, choice| socket::connect(tables, choice, &call));
+        let here = self.here(|tables, choice| {
+            socket::named(tables, &call)
+                .map_or(Outcome::Leave, |named| socket::connect(tables, choice, &call, named))
+        });
         let is_refused = refused(&there);
         match here {
             Outcome::Refuse => ensure!(is_refused, "{what}: {there:?}, not refused"),

@@ -44,14 +44,17 @@ pub enum Outcome {
     Refuse,
 }
 
-/// Handles `connect(2)` of a TCP socket: chooses a backend for a call to a frontend.
+/// Handles `connect(2)` of a TCP socket: chooses a backend for a call to a possible frontend.
 #[inline(always)]
 pub fn connect<T: Clock + Node + Services>(
     tables: &T,
     choice: &mut Choice,
     call: &Call,
+    named: Named,
 ) -> Outcome {
-    if let Err(outcome) = find(tables, choice, call).and_then(|()| pick(tables, choice, call)) {
+    if let Err(outcome) =
+        find(tables, choice, call, named).and_then(|()| pick(tables, choice, call))
+    {
         return outcome;
     }
     tables.count(Event::SocketTranslated);
@@ -85,22 +88,33 @@ pub fn is_served<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
     })
 }
 
-/// Whether a call may name a frontend that the socket hooks serve: false means that [`connect`] leaves it. Needs no
-/// working memory and no lookup.
+/// A possible frontend that a call names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// A `NodePort` at a loopback address.
+    Loopback,
+    /// Another address. `is_in_ranges`: it may be a ClusterIP, or its port a `NodePort`; otherwise one lookup decides.
+    Address { is_in_ranges: bool },
+}
+
+/// The possible frontend that a call names. `None`: the hooks leave the call. Needs no working memory and no lookup.
 #[inline(always)]
-pub fn may_be_frontend<T: Clock + Node + Services>(tables: &T, call: &Call) -> bool {
-    let Some(settings) = tables.settings() else { return false };
+pub fn named<T: Clock + Node + Services>(tables: &T, call: &Call) -> Option<Named> {
+    let settings = tables.settings()?;
     // While the data path drains, the rules of its successor translate the packets of new connections (ADR 0031).
     if settings.has(Settings::DRAIN) || has_port(call) || is_bound_elsewhere(settings, call) {
-        return false;
+        return None;
     }
     let Endpoint { ip, port, .. } = call.remote;
     if ip.is_loopback() {
         // The loopback address of a pod belongs to the pod's own namespace.
         let is_own = settings.node.netns_cookie == call.netns;
-        return is_own && settings.has(Settings::LOOPBACK_NODE_PORTS);
+        return (is_own && settings.has(Settings::LOOPBACK_NODE_PORTS)).then_some(Named::Loopback);
     }
-    classify::frontend(settings, &ip, port, ip.is_v4()) != Class::NoService
+    match classify::frontend(settings, &ip, port, ip.is_v4()) {
+        Class::Frontend { is_in_ranges } => Some(Named::Address { is_in_ranges }),
+        Class::Answer | Class::Backend | Class::NoService => None,
+    }
 }
 
 /// Finds the service that a call names, into `choice`; the error is the outcome of a call that names none.
@@ -109,24 +123,24 @@ fn find<T: Clock + Node + Services>(
     tables: &T,
     choice: &mut Choice,
     call: &Call,
+    named: Named,
 ) -> Result<(), Outcome> {
-    if !may_be_frontend(tables, call) {
-        return Err(Outcome::Leave);
-    }
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     let Endpoint { ip, port, .. } = call.remote;
-    let is_own = settings.node.netns_cookie == call.netns;
-    if ip.is_loopback() {
-        let frontend = Frontend::node_port(ip, port, call.protocol);
-        if !tables.service(&frontend, &mut choice.service) {
-            return Err(Outcome::Leave);
+    match named {
+        Named::Loopback => {
+            let frontend = Frontend::node_port(ip, port, call.protocol);
+            if !tables.service(&frontend, &mut choice.service) {
+                return Err(Outcome::Leave);
+            }
         }
-    } else {
-        choice.frontend = Frontend::new(ip, port, call.protocol);
-        let is_in_ranges = classify::is_in_ranges(settings, &ip, port, ip.is_v4());
-        choose::locate(tables, settings, choice, is_in_ranges)
-            .map_err(|refusal| refused(tables, refusal))?;
+        Named::Address { is_in_ranges } => {
+            choice.frontend = Frontend::new(ip, port, call.protocol);
+            choose::locate(tables, settings, choice, is_in_ranges)
+                .map_err(|refusal| refused(tables, refusal))?;
+        }
     }
+    let is_own = settings.node.netns_cookie == call.netns;
     if depends_on_address(settings, &choice.service, is_own) { Err(Outcome::Leave) } else { Ok(()) }
 }
 

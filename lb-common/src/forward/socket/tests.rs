@@ -2,7 +2,7 @@
 
 use std::vec::Vec;
 
-use super::{Asker, Call, Choice, Outcome, connect, peer_name};
+use super::{Asker, Call, Choice, Outcome, connect, named, peer_name};
 use crate::addr::{Endpoint, Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::Event;
@@ -76,7 +76,8 @@ fn used_memory() -> Choice {
 }
 
 fn connects(tables: &Fake, call: &Call) -> Outcome {
-    connect(tables, &mut used_memory(), call)
+    let Some(named) = named(tables, call) else { return Outcome::Leave };
+    connect(tables, &mut used_memory(), call, named)
 }
 
 /// The backend that a call was sent to.
