@@ -61,18 +61,18 @@ pub(super) fn move_device(
     syscall::pin(once.slot.as_fd(), &slot)
         .map_err(|error| LinkFailure::Pin(slot.clone(), error))?;
     move_aside(&path, LinkMode::New)?;
-    let update = |link: BorrowedFd<'_>, program: &OwnedFd| {
-        syscall::update_link(link, program.as_fd()).map_err(LinkFailure::Link)
+    let update = |link: BorrowedFd<'_>, program: BorrowedFd<'_>| {
+        syscall::update_link(link, program).map_err(LinkFailure::Link)
     };
     let move_over = || {
         let link = syscall::link_tcx(idle, index, direction.attach_type());
         let link = pin(link.map_err(LinkFailure::Link)?, path.clone())?;
-        update(old.as_fd(), &once.gate)?;
+        update(old.as_fd(), once.gate.as_fd())?;
         syscall::wait_for_programs();
-        update(link.as_fd(), &once.marker)?;
+        update(link.as_fd(), once.marker.as_fd())?;
         syscall::wait_for_programs();
         drop(let_go(&pins::aside(&path)));
-        syscall::update_link(link.as_fd(), program).map_err(LinkFailure::Link)?;
+        update(link.as_fd(), program)?;
         Ok(link)
     };
     let moved = move_over();

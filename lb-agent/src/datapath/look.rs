@@ -94,6 +94,7 @@ mod tests {
             let said = problem("eth0", &order(&[8, 7]), direction);
             assert!(said.contains("eth0: program 108"), "{said}");
             assert!(said.contains(direction.name()), "{said}");
+            assert!(said.ends_with("attach it behind the agent's"), "{said}");
         }
     }
 }
