@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::{Direction, LAYOUT};
 use lb_tests::agent::{Agent, Source};
 use lb_tests::campaign;
-use lb_tests::differential::bpf::{Place, attach_program, load_verdict};
+use lb_tests::differential::bpf::foreign::{Place, attach_program, load_verdict};
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, askers, matrix};
 use lb_tests::topology::{Shape, Topology};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_agent::state_file::{state_file, sync_file};
-use lb_tests::differential::bpf::{load_connect4, occupy_connect4};
+use lb_tests::differential::bpf::foreign::{load_connect4, occupy_connect4};
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask};
 use lb_tests::topology::{Family, Member, Shape, Topology};
