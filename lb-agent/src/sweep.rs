@@ -121,7 +121,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     if report.renewed > 0 {
         info!(
             flows = report.renewed,
-            "masqueraded flows get a new source address: answers to the old one cannot arrive"
+            "flows get a new source address: answers to the old one cannot arrive"
         );
     }
     report.forgotten = affinity::sweep(maps, now)?;
@@ -137,7 +137,7 @@ fn see(
     lost: &mut Vec<FlowKey>,
     live: &mut BTreeSet<Frontend>,
 ) {
-    if own.has_lost(key.protocol, flow) {
+    if own.has_lost(key, flow) {
         lost.push(*key);
     // Usually nothing drains; then the walk compares no frontends.
     } else if flow.is_forward() && !context.draining.is_empty() {

@@ -171,4 +171,4 @@ impl Removal {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

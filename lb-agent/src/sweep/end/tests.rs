@@ -11,10 +11,10 @@ use super::super::tests::{NOW, masqueraded, pair};
 use super::*;
 
 /// A table with one flow, and a packet of its client before one of the calls.
-struct Table {
-    entries: RefCell<BTreeMap<FlowKey, Flow>>,
+pub(in crate::sweep) struct Table {
+    pub(in crate::sweep) entries: RefCell<BTreeMap<FlowKey, Flow>>,
     /// The transient table: what the entries left there when they became protected.
-    copies: RefCell<BTreeMap<FlowKey, Flow>>,
+    pub(in crate::sweep) copies: RefCell<BTreeMap<FlowKey, Flow>>,
     front: FlowKey,
     /// The number of calls until the packet comes.
     left: Cell<u32>,
@@ -31,7 +31,7 @@ fn seen_at(flow: &[(FlowKey, Flow)], seen: impl Fn(u64) -> u64) -> BTreeMap<Flow
 
 impl Table {
     /// Returns a table with the entries of a flow and a packet before one of the calls.
-    fn new(flow: &[(FlowKey, Flow)], call: u32) -> Self {
+    pub(in crate::sweep) fn new(flow: &[(FlowKey, Flow)], call: u32) -> Self {
         let [(front, _), ..] = flow else { panic!("a flow has entries") };
         Self {
             entries: RefCell::new(flow.iter().copied().collect()),
