@@ -5,7 +5,7 @@ use crate::config::{Device, Settings, address};
 use crate::event::{PassReason, Verdict};
 use crate::flow::FlowKey;
 use crate::forward::seek::follow;
-use crate::forward::{Asker, Begin, Choice, Next, Role, Scratch, Step, choose, ready};
+use crate::forward::{Asker, Begin, Choice, Next, Refusal, Role, Scratch, Step, choose, ready};
 use crate::hash;
 use crate::packet::Packet;
 use crate::service::{Backend, Flags};
@@ -21,7 +21,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     scratch: &mut Scratch,
 ) -> Step<()> {
     let settings = ready(tables)?;
-    let Scratch { headers, choice, begin, next, refusal, role, .. } = scratch;
+    let Scratch { headers, found, choice, begin, next, refusal, role, .. } = scratch;
     let Headers { view, key: FlowKey { tuple, .. }, .. } = &*headers;
     let (role, source) = (*role, &tuple.source);
     if tuple.is_impossible() {
@@ -45,6 +45,11 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         local: u32::from(pod || own),
     };
     if let Err(why) = choose::choose(tables, choice, tables.now()) {
+        // The packet begins a connection that this data path does not serve: what follows it must not meet the entry of
+        // an earlier one.
+        if begin.renews && matches!(why, Refusal::Pass(_)) {
+            tables.remove_flow(&found.key);
+        }
         (*next, *refusal) = (Next::Refuse, why);
         return Ok(());
     }
