@@ -21,6 +21,7 @@ in_both_shapes!(
     connections_from_a_node_port_go_on_during_a_take_over_and_after,
     silent_sockets_of_the_node_need_no_record,
     connections_outlive_that_their_servers_address_becomes_external,
+    connections_of_a_host_port_outlive_that_it_becomes_external,
 );
 
 /// The ports of the node's own connections, of a pod's connections, and of a server on the node: inside the default
@@ -266,6 +267,38 @@ fn connections_outlive_that_their_servers_address_becomes_external(shape: Shape)
     }
     for (at, open) in all.iter_mut().enumerate() {
         open.is_alive().with_context(|| format!("connection {at}"))?;
+    }
+    Ok(())
+}
+
+/// A rule of another program translates the connections, as for a `hostPort`. The client sends first: a segment of the
+/// server would show the data path whose connection it is.
+fn connections_of_a_host_port_outlive_that_it_becomes_external(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let (node, server) = (rig.node(0)?.addresses(), rig.pod(0, 1)?.addresses());
+    let of = |family| (node.socket(family, OUTSIDE), server.socket(family, TARGET + 1));
+    by_hand::write(rig.node(0)?.netns(), "host-port", &Family::ALL.map(of))?;
+    rig.start_agents(&[])?;
+    let mut all = Vec::new();
+    for family in Family::ALL {
+        let listener = socket(rig.pod(0, 1)?, family, Type::STREAM, TARGET + 1)?;
+        listener.listen(1)?;
+        let client = socket(rig.client(), family, Type::STREAM, 0)?;
+        client.connect(&node.socket(family, OUTSIDE).into())?;
+        let (accepted, _) = TcpListener::from(listener).accept()?;
+        accepted.set_read_timeout(Some(PATIENCE))?;
+        all.push((TcpStream::from(client), accepted));
+    }
+    let taken = Service::new("taken", 10)?.port(OUTSIDE, TARGET).pods(&[rig.pod(0, 0)?]);
+    let addresses = Family::ALL.map(|family| node.socket(family, OUTSIDE).ip());
+    rig.manifests().apply(&taken.external_ips(&addresses))?;
+    for family in Family::ALL {
+        let question = Ask::tcp(node.socket(family, OUTSIDE));
+        until(rig.client(), question, |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
+    }
+    for (at, (client, server)) in all.iter_mut().enumerate() {
+        client.write_all(b"?")?;
+        server.read_exact(&mut [0]).with_context(|| format!("connection {at}"))?;
     }
     Ok(())
 }

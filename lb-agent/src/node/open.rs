@@ -14,9 +14,13 @@ use crate::netfilter::conntrack::{self, Connection, Which};
 
 /// Returns the tuples of packets that go to a TCP destination that `is_meant` selects.
 ///
-/// They belong to answered connections that netfilter does not translate: of sockets of this node, or tracked by
-/// netfilter.
-pub fn towards(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<Tuple>> {
+/// They belong to answered connections of sockets of this node, or tracked by netfilter. With `counts_translated`,
+/// those are among them whose destination netfilter translates: for a port of a container (`hostPort`), or for another
+/// proxy.
+pub fn towards(
+    is_meant: impl Fn(&Frontend) -> bool,
+    counts_translated: bool,
+) -> Result<Vec<Tuple>> {
     let tcp = Protocol::TCP;
     let mut found = Vec::new();
     sockets::walk(|Socket { local, peer, waits, opens }| {
@@ -32,15 +36,20 @@ pub fn towards(is_meant: impl Fn(&Frontend) -> bool) -> Result<Vec<Tuple>> {
         let listed = conntrack::list(which, |connection| {
             let Connection { original: to, protocol, .. } = connection;
             *protocol == tcp
-                && (which == Which::Translated || connection.is_answered())
+                && connection.is_answered()
                 && is_meant(&Frontend::new(to.destination, to.destination_port, tcp))
         });
         // Without conntrack nothing is translated, and connections through this node are unknown.
         listed.into_iter().flatten().map(|connection| connection.original)
     };
-    let translated: HashSet<u64> =
-        tracked(Which::Translated).map(|tuple| hash::whole(&tuple, tcp)).collect();
-    found.retain(|tuple| !translated.contains(&hash::whole(tuple, tcp)));
+    let translated: Vec<Tuple> = tracked(Which::Translated).collect();
+    if counts_translated {
+        found.extend(translated);
+    } else {
+        // A socket of such a connection has the frontend as its peer as well.
+        let hashes: HashSet<u64> = translated.iter().map(|it| hash::whole(it, tcp)).collect();
+        found.retain(|tuple| !hashes.contains(&hash::whole(tuple, tcp)));
+    }
     found.extend(tracked(Which::Kept));
     Ok(found)
 }
@@ -89,7 +98,7 @@ mod tests {
             assert_eq!(found, [(Protocol::TCP, Tuple::new(end(peer), end(own)))]);
             let server = Frontend::new(end(peer).ip, end(peer).port, Protocol::TCP);
             // Netfilter may track the connection as well.
-            let mut found = towards(|it| *it == server)?;
+            let mut found = towards(|it| *it == server, true)?;
             found.dedup();
             assert_eq!(found, [Tuple::new(end(own), end(peer))]);
         }

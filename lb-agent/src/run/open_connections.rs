@@ -131,16 +131,17 @@ impl OpenConnections {
     }
 
     /// Searches TCP connections to the addresses of new frontends, except for those that the data path translates: a
-    /// Service may be deleted and created again.
+    /// Service may be deleted and created again. During a take-over those that netfilter translates are kube-proxy's.
     fn look_towards(&self) {
         let new = &self.outside;
         if new.is_empty() {
             return;
         }
-        let mut found = open::towards(|to| new.contains(to)).unwrap_or_else(|error| {
-            warn!(%error, "open sockets of this node could not be listed");
-            Vec::new()
-        });
+        let mut found =
+            open::towards(|to| new.contains(to), !self.is_held).unwrap_or_else(|error| {
+                warn!(%error, "open sockets of this node could not be listed");
+                Vec::new()
+            });
         let flows = self.maps.flows();
         found.retain(|tuple| {
             // Flows of host processes are those of egress.
