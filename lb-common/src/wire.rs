@@ -42,6 +42,14 @@ pub mod tcp {
     pub const ACK: u8 = 0x10;
 }
 
+/// Types of SCTP chunks (RFC 9260 3.2).
+pub mod sctp {
+    /// Opens an association.
+    pub const INIT: u8 = 1;
+    /// Refuses or ends one at once.
+    pub const ABORT: u8 = 6;
+}
+
 /// Reads the headers of a packet that begins with Ethernet.
 ///
 /// Its tuple goes into `headers.key`, whose side is the caller's, and the
@@ -215,6 +223,8 @@ fn transport<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassRea
     } else if view.protocol == Protocol::SCTP {
         // All 12 bytes of the common header must be there (RFC 9260 3.1).
         let _checksum: [u8; 4] = view.read(packet, 8).ok_or(PassReason::Malformed)?;
+        let chunk: Option<[u8; 1]> = view.read(packet, 12);
+        view.chunk = chunk.map_or(0, |[chunk]| chunk);
     }
     Ok(())
 }

@@ -74,6 +74,7 @@ pub fn plain<P: Packet, const V4: bool>(packet: &P, key: &mut FlowKey, side: Sid
         plain: true,
         protocol,
         tcp_flags,
+        chunk: 0,
         piece: Piece::Whole,
         header_checksum,
         icmp: [0; 2],

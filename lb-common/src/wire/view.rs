@@ -1,6 +1,6 @@
 //! The headers of a packet, read once, and access to their fields afterwards.
 
-use super::{ETHERNET, IPV4, IPV6, VLAN, tcp};
+use super::{ETHERNET, IPV4, IPV6, VLAN, sctp, tcp};
 use crate::addr::Protocol;
 use crate::checksum::Difference;
 use crate::packet::{Covered, Packet};
@@ -36,6 +36,8 @@ pub struct View {
     pub protocol: Protocol,
     /// TCP flags, else 0.
     pub tcp_flags: u8,
+    /// Type of the first SCTP chunk (RFC 9260 3.2), else 0.
+    pub chunk: u8,
     /// Whole packet, first or later fragment.
     pub piece: Piece,
     /// IPv4 header checksum as stored.
@@ -94,6 +96,19 @@ impl View {
         self.tcp_flags & MASK == tcp::SYN | tcp::ACK
     }
 
+    /// Whether the packet asks for a TCP connection or an SCTP association (INIT).
+    #[inline(always)]
+    pub const fn is_opening(&self) -> bool {
+        self.is_syn() || self.chunk == sctp::INIT
+    }
+
+    /// Whether the packet is one that opens or refuses an SCTP association (INIT or ABORT), and so shows none that
+    /// stands.
+    #[inline(always)]
+    pub const fn shows_no_association(&self) -> bool {
+        matches!(self.chunk, sctp::INIT | sctp::ABORT)
+    }
+
     /// Whether the packet is ICMP of either family.
     #[inline(always)]
     pub const fn is_icmp(&self) -> bool {
@@ -116,6 +131,12 @@ impl View {
     #[inline(always)]
     pub const fn is_rst(&self) -> bool {
         self.tcp_flags & tcp::RST != 0
+    }
+
+    /// Whether the packet refuses a TCP connection or an SCTP association: it gets no reply.
+    #[inline(always)]
+    pub const fn is_refusing(&self) -> bool {
+        self.is_rst() || self.chunk == sctp::ABORT
     }
 
     /// Reads `N` bytes of the transport header, `at` bytes into it.

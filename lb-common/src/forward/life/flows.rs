@@ -14,7 +14,7 @@ use crate::wire::{Piece, View, tcp};
 #[inline(always)]
 pub(in crate::forward) const fn shown(view: &View) -> Shown {
     if view.protocol.0 != Protocol::TCP.0 {
-        return Shown::ESTABLISHED;
+        return Shown::of(!view.shows_no_association(), false);
     }
     let is_rst = view.tcp_flags & tcp::RST != 0;
     Shown::of(!view.is_syn() && !is_rst, view.tcp_flags & tcp::FIN != 0)
@@ -97,8 +97,9 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
             // The entry keeps the time of the RST: a later packet refutes the RST by its distance from that time.
             touch.seen = found.flow.seen;
         }
-    } else if view.is_syn() && found.flow.shown.established != 0 {
-        // A client that repeats its SYN must not keep a connection alive whose backend was removed ([`follow`]).
+    } else if view.shows_no_association() || view.is_syn() && found.flow.shown.established != 0 {
+        // A client that repeats its SYN must not keep a connection alive whose backend was removed ([`follow`]), nor
+        // one that repeats its INIT the choice of a backend that refuses it.
         touch.seen = found.flow.seen;
     }
     tables.touch_flow(&found.key, &touch);
@@ -107,7 +108,8 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     found.flow.seen = touch.seen;
     // An answer protects no flow: only a later packet of the client shows that the client has its address, for TCP by
     // an acknowledgement of the SYN-ACK's number (ADR 0025).
-    let is_proof = view.protocol != Protocol::TCP || expected != 0;
+    let is_proof =
+        if view.protocol == Protocol::TCP { expected != 0 } else { shown.established != 0 };
     if is_proof && found.flow.is_forward() && !found.flow.is_protected() {
         tiers::raise(tables, found, now);
     }

@@ -246,10 +246,10 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     headers: &Headers,
     found: &mut Found,
 ) {
-    // A node that refuses or accepts a flood would record each of its packets: a RST gets no reply, and a server's
-    // connection is recorded with its next segment.
+    // A node that refuses or accepts a flood would record each of its packets: a RST or ABORT gets no reply, and a
+    // server's connection is recorded with its next segment.
     let view = &headers.view;
-    let is_recorded = !view.is_rst() && !view.is_syn_ack() && !settings.has(Settings::DRAIN);
+    let is_recorded = !view.is_refusing() && !view.is_syn_ack() && !settings.has(Settings::DRAIN);
     if !is_recorded || found.find_answers(tables, headers, Side::INGRESS) {
         return;
     }
@@ -317,7 +317,7 @@ fn age<T: Clock + Filters>(tables: &T, settings: &Settings, key: &FlowKey) -> Op
 
 /// Whether a packet to a frontend without a flow belongs to a connection that is not translated: it is a reply in a
 /// connection that this node began, or goes to an address that became one of a Service while the connection was open.
-/// A SYN never does.
+/// A SYN or INIT never does.
 #[inline(always)]
 pub(in crate::forward) fn is_untranslated<P: Packet, T: Clock + Filters>(
     packet: &P,
@@ -325,7 +325,7 @@ pub(in crate::forward) fn is_untranslated<P: Packet, T: Clock + Filters>(
     settings: &Settings,
     headers: &Headers,
 ) -> bool {
-    if headers.view.is_syn() {
+    if headers.view.is_opening() {
         return false;
     }
     if settings.node.may_be_own(&headers.key.tuple.destination) {

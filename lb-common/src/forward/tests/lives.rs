@@ -17,6 +17,7 @@ mod forged;
 mod masquerade;
 mod opening;
 mod own;
+mod sctp;
 
 const SECOND: u64 = 1_000_000_000;
 const FORWARD: Verdict = Verdict::Translated(Translation::Forward);
