@@ -10,6 +10,8 @@ use lb_common::flow::Tuple;
 use nix::sys::socket::{setsockopt, sockopt};
 use socket2::{Domain, Socket, Type};
 
+use super::routes;
+
 /// The mark of these sockets, which leads to a routing table with a route to every address. Packets have no mark.
 pub(super) const MARK: u32 = 0x736f;
 
@@ -44,6 +46,7 @@ pub(super) fn open(protocol: Protocol, tuple: &Tuple) -> Result<Socket> {
     let peer = end(tuple.source, tuple.source_port);
     let own = end(tuple.destination, tuple.destination_port);
     let socket = Socket::new(Domain::for_address(own), kind(protocol)?, None)?;
+    routes::lead_sockets().context("routes of sockets")?;
     socket.set_mark(MARK)?;
     // The fixtures' addresses of the node are on no interface.
     if own.is_ipv4() {
