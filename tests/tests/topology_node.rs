@@ -24,6 +24,8 @@ in_both_shapes!(
     address_whose_prefix_changes_is_served_throughout,
     node_port_follows_the_addresses_of_the_node_object,
     addresses_that_the_map_refuses_are_a_problem_until_it_has_room,
+    node_ports_have_room_before_other_addresses,
+    interface_whose_alias_is_no_utf8_is_served,
     services_are_served_without_a_node_object,
     flows_keep_their_ports_when_the_range_for_sources_changes,
     flows_to_the_other_node_outlive_the_address_that_stood_for_their_client,
@@ -132,6 +134,36 @@ fn addresses_that_the_map_refuses_are_a_problem_until_it_has_room(shape: Shape) 
     node.ip(&spare("delete"))?;
     until(rig.client(), Ask::tcp(late), Result::is_ok)?;
     wait_until_ok(SOON, "status no longer names addresses", || agent.has_problems(0))
+}
+
+/// As beside `kube-ipvs0`, which has the address of every Service: more than the map has room for, and before those of
+/// the node in its order.
+fn node_ports_have_room_before_other_addresses(shape: Shape) -> Result<()> {
+    const ROOM: usize = 16;
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let lines = (1..=ROOM).map(|last| format!("address add 10.77.0.{last}/32 dev lo"));
+    rig.node(0)?.netns().ip(&lines.collect::<Vec<_>>().join("\n"))?;
+    serve_node_port(&mut rig, &[NODE_PORTS, &format!("--map-size=ADDRESSES={ROOM}")])
+}
+
+/// The kernel takes any bytes, and the netlink library no message with such an alias.
+fn interface_whose_alias_is_no_utf8_is_served(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let name = "ip link set dev eth0 alias \"$(printf 'B\\374ro')\"";
+    drop(rig.node(0)?.netns().tool("sh", &["-c", name])?);
+    serve_node_port(&mut rig, &[])
+}
+
+/// Starts the agents, and asks a `NodePort` from outside.
+fn serve_node_port(rig: &mut Rig, flags: &[&str]) -> Result<()> {
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    rig.manifests().apply(&web)?;
+    rig.start_agents(flags)?;
+    for (family, protocol) in matrix() {
+        let to = rig.node(0)?.addresses().socket(family, NODE_PORT);
+        drop(ask(rig.client(), Ask::new(protocol, to))?);
+    }
+    Ok(())
 }
 
 fn services_are_served_without_a_node_object(shape: Shape) -> Result<()> {

@@ -2,6 +2,7 @@
 
 pub(super) mod events;
 mod routes;
+mod unparsed;
 
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::Arc;
@@ -22,8 +23,9 @@ use tokio::time::{Instant, interval_at, sleep_until};
 use tracing::{debug, warn};
 
 use self::events::{apply, apply_route};
-pub(super) use self::events::{is_whole, put, read};
+pub(super) use self::events::{is_whole, put};
 use self::routes::RouteSchedule;
+pub(super) use self::unparsed::read;
 use super::routed::{Asks, RoutedInterfaces};
 use super::view::NetnsView;
 use super::{hidden, nexthops};
@@ -240,6 +242,11 @@ async fn dump(handle: &Handle) -> Result<NetnsView, Error> {
     let mut addresses = handle.address().get().execute();
     while let Some(address) = addresses.try_next().await? {
         view.put_address(&address);
+    }
+    let known = view.links.keys().copied().collect();
+    let unparsed = spawn_blocking(move || unparsed::look(&known));
+    for message in unparsed.await.map_err(std::io::Error::other)?? {
+        put(&mut view, &message);
     }
     Ok(view)
 }

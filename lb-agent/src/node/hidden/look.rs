@@ -18,7 +18,7 @@ use super::inside::hidden;
 use super::routes::{PodRoute, route};
 use crate::netlink::{connect, list, message, next};
 use crate::node::view::{Link, LinkKind, NetnsView};
-use crate::node::watch::events::read;
+use crate::node::watch::read;
 
 /// Directories in which container runtimes name the namespaces of pods: containerd and CRI-O, and Docker.
 const DIRECTORIES: [&str; 2] = ["/run/netns", "/run/docker/netns"];

@@ -1,9 +1,7 @@
 //! Applies the kernel's events to a view.
 
-use netlink_packet_core::{
-    NetlinkDeserializable as _, NetlinkHeader, NetlinkMessage, NetlinkPayload,
-};
-use netlink_packet_route::link::LinkMessage;
+use netlink_packet_core::{NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use tracing::debug;
 
@@ -35,13 +33,6 @@ pub(in crate::node) fn put(view: &mut NetnsView, message: &RouteNetlinkMessage) 
     }
 }
 
-/// Parses a message by its type; `None` if it cannot be parsed.
-pub(in crate::node) fn read(kind: u16, body: &[u8]) -> Option<RouteNetlinkMessage> {
-    let mut header = NetlinkHeader::default();
-    header.message_type = kind;
-    RouteNetlinkMessage::deserialize(&header, body).ok()
-}
-
 /// Applies an event about a route.
 #[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of message, two matter")]
 pub(super) fn apply_route(
@@ -58,14 +49,36 @@ pub(super) fn apply_route(
     }
 }
 
-/// Reports whether a message is about the link itself: a bridge reports its ports with the same message types.
+/// Reports whether a message describes a link: a bridge reports its ports with the same message types, and a wireless
+/// card its scans, with nothing else but its name (`wireless_nlevent_process` in `net/wireless/wext-core.c`).
 pub(in crate::node) fn is_whole(link: &LinkMessage) -> bool {
+    let is_wireless = |it: &LinkAttribute| matches!(it, LinkAttribute::Wireless(_));
     link.header.interface_family == AddressFamily::Unspec
+        && !link.attributes.iter().any(is_wireless)
 }
 
 #[cfg(test)]
 mod tests {
+    use netlink_packet_core::NetlinkHeader;
+    use netlink_packet_route::link::WirelessEvent;
+
     use super::*;
+
+    #[test]
+    fn event_of_a_wireless_scan_changes_no_link() {
+        let mut link = LinkMessage::default();
+        link.header.index = 3;
+        link.attributes = vec![LinkAttribute::Address(vec![2, 0, 0, 0, 0, 1])];
+        let mut view = NetnsView::default();
+        put(&mut view, &RouteNetlinkMessage::NewLink(link.clone()));
+        let before = view.clone();
+        link.attributes = vec![
+            LinkAttribute::IfName("wlan0".into()),
+            LinkAttribute::Wireless(WirelessEvent::Other(vec![0; 16])),
+        ];
+        put(&mut view, &RouteNetlinkMessage::NewLink(link));
+        assert_eq!(view, before);
+    }
 
     #[test]
     fn dropped_events_cause_a_new_list() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use lb_common::addr::Ip;
-use lb_common::config::{AddressFilter, NodeSettings};
+use lb_common::config::{AddressFilter, NodeSettings, address};
 use lb_common::maps::name;
 use tracing::warn;
 
@@ -45,7 +45,9 @@ impl Addresses {
     /// Writes the addresses that changed, new ones first, so that an address that stays always has its entry.
     pub(super) fn put(&mut self, wanted: &BTreeMap<Ip, u32>, maps: &mut Maps) {
         let changed = wanted.iter().filter(|(ip, bits)| self.written.get(ip) != Some(bits));
-        let changed: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).collect();
+        let mut changed: Vec<(Ip, u32)> = changed.map(|(ip, bits)| (*ip, *bits)).collect();
+        // The ClusterIPs on `kube-ipvs0` may be more than the map holds, and must not keep the others out.
+        changed.sort_by_key(|(_, bits)| bits & address::NODE_PORTS == 0);
         let gone = self.written.keys().filter(|ip| !wanted.contains_key(ip)).map(|ip| (*ip, 0));
         let gone: Vec<(Ip, u32)> = gone.collect();
         for ip in wanted.keys().filter(|ip| may_be_source(ip)) {
