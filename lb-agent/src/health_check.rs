@@ -20,7 +20,7 @@ use self::listener::{Listener, ListenerKind};
 use crate::health::Health;
 use crate::http_server::connections::Connections;
 use crate::plan::ServiceName;
-use crate::translate::HealthCheck;
+use crate::translate::{HealthCheck, LocalReady};
 
 /// The addresses of a family to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -115,6 +115,19 @@ impl HealthChecks {
         let port = wanted.map(|wanted| wanted.port);
         if self.services.get(service).is_some_and(|known| Some(known.port) != port) {
             drop(self.services.remove(service));
+        }
+    }
+
+    /// Returns the number that probes over IPv4 get of a Service with a listener.
+    #[cfg(test)]
+    pub fn local_ready(&self, service: &ServiceName) -> Option<u32> {
+        Some(self.services.get(service)?.answerer.endpoints.of(crate::plan::Family::V4))
+    }
+
+    /// Lowers the numbers of endpoints that a Service has a listener for; none rises.
+    pub fn lower(&self, service: &ServiceName, local_ready: LocalReady) {
+        if let Some(known) = self.services.get(service) {
+            known.answerer.endpoints.lower(local_ready);
         }
     }
 
@@ -220,6 +233,8 @@ impl CheckedService {
                     }
                     drop(self.listeners.insert(address, listener));
                 }
+                // A kernel without IPv6 has no address of that family to be probed at.
+                Err(error) if listener::lacks_family(&error) => {}
                 Err(error) => {
                     if self.failing.insert(address, error.kind()) != Some(error.kind()) {
                         fails(address, &error);

@@ -165,6 +165,11 @@ impl Reconciler {
         self.refused.iter()
     }
 
+    /// Returns the refused service ports of which no earlier plan is served.
+    pub fn unserved(&self) -> impl Iterator<Item = &PortKey> {
+        self.refused.iter().map(|(key, _)| key).filter(|key| self.names.get(key).is_none())
+    }
+
     /// Returns the programmed service ports with their ids.
     pub fn names(&self) -> impl Iterator<Item = (ServiceId, &PortKey)> {
         self.ports.iter().map(|(id, port)| (id, &port.plan.key))

@@ -29,6 +29,7 @@ use crate::takeover;
 
 mod accelerator;
 mod agent;
+mod checks;
 mod desired;
 mod devices;
 mod early_drops;
@@ -52,6 +53,7 @@ mod upkeep;
 mod writer;
 
 use agent::Agent;
+use checks::Checks;
 pub use desired::{DesiredState, desired_state};
 use devices::Devices;
 use early_drops::EarlyDrops;
@@ -141,7 +143,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
         devices,
         health: health.clone(),
         reporter: Reporter {
-            checks: HealthChecks::new(health),
+            checks: Checks::new(HealthChecks::new(health)),
             events: client.map(|client| Events::start(client, &name)).unwrap_or_default(),
             metrics: kube_proxy.clone(),
             refused: BTreeSet::new(),
@@ -177,7 +179,12 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     agent.inspect();
     agent.manager.ends(end);
     agent.write_state();
-    info!(restarts = end == End::Changed, "agent stopping; data path stays active");
+    let restarts = end == End::Changed;
+    if agent.devices.unpinned_since().is_some() {
+        warn!(restarts, "agent stopping; its programs end with it, because their pins are missing");
+    } else {
+        info!(restarts, "agent stopping; data path stays active");
+    }
     Ok(match end {
         End::Asked => Outcome::Stop,
         End::Changed => {

@@ -1,4 +1,5 @@
-//! Health check ports that answer good probes while many bad clients hold connections open and reconnect.
+//! Health check ports: many bad clients that hold connections open and reconnect keep no probe from its answer, and
+//! loopback addresses are probed where they are listed.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -10,9 +11,9 @@ use anyhow::{Result, anyhow, ensure};
 use lb_tests::campaign;
 use lb_tests::http;
 use lb_tests::rig::Rig;
-use lb_tests::topology::{Family, Member, Shape};
+use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::wait::{self, wait_until_ok};
-use serde_json::json;
+use serde_json::{Value, json};
 
 const CHECK: u16 = 30_999;
 const SOON: Duration = Duration::from_mins(1);
@@ -65,15 +66,8 @@ fn bad_clients_that_come_back_keep_no_probe_from_its_answer() -> Result<()> {
     let (clients, probes) = campaign::size((300, 33), (1_000, 1_000));
     let _limits: (u64, u64) = lb_agent::syscall::raise_open_files()?;
     let rig = Rig::shared(Shape::Routed)?;
-    let checked = json!({
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "checked"},
-        "spec": {
-            "type": "LoadBalancer", "externalTrafficPolicy": "Local", "clusterIP": "10.96.0.90",
-            "ports": [{"port": 80}], "healthCheckNodePort": CHECK,
-        },
-    });
     let rig = rig.start(&[])?;
-    rig.manifests().write("checked", &[checked])?;
+    rig.manifests().write("checked", &[checked()])?;
     for family in Family::ALL {
         let server = rig.node(0)?.addresses().socket(family, CHECK);
         let probe = |from: &Member| {
@@ -113,6 +107,36 @@ fn bad_clients_that_come_back_keep_no_probe_from_its_answer() -> Result<()> {
             2 * probes,
             "probes",
         );
+    }
+    Ok(())
+}
+
+fn checked() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": "checked"},
+        "spec": {
+            "type": "LoadBalancer", "externalTrafficPolicy": "Local", "clusterIP": "10.96.0.90",
+            "ports": [{"port": 80}], "healthCheckNodePort": CHECK,
+        },
+    })
+}
+
+/// As in kube-proxy. Other addresses of the node are not probed then.
+#[test]
+fn loopback_address_that_is_listed_is_probed() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
+    rig.start_agents(&["--nodeport-addresses=127.0.0.0/8,::1/128"])?;
+    rig.manifests().write("checked", &[checked()])?;
+    let node = rig.node(0)?;
+    for (family, loopback) in Family::ALL.into_iter().zip(["127.0.0.1", "::1"]) {
+        let to = SocketAddr::new(loopback.parse()?, CHECK);
+        wait_until_ok(SOON, "the port answers", || {
+            let (status, body) = http::get(node.home(), to, "/")?;
+            ensure!(status == 503 && body.contains("checked"), "{status}: {body}");
+            Ok(())
+        })?;
+        let other = http::get(node.home(), node.addresses().socket(family, CHECK), "/");
+        ensure!(other.is_err(), "answered at another address: {other:?}");
     }
     Ok(())
 }

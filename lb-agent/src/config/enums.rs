@@ -155,6 +155,11 @@ impl NodePortAddresses {
         is_silent || cidrs.any(|cidr| cidr.contains(&ip))
     }
 
+    /// Reports whether a prefix of the list contains an address.
+    pub fn lists(&self, ip: IpAddr) -> bool {
+        self.cidrs.iter().any(|cidr| cidr.contains(&ip))
+    }
+
     /// Reports whether the list covers every address of a family, so that one wildcard listener is enough.
     pub fn is_all(&self, family: Family, primary: Option<IpAddr>) -> bool {
         let mut cidrs = self.cidrs.iter().filter(|cidr| values::family(cidr) == family).peekable();

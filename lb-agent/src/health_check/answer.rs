@@ -44,7 +44,12 @@ impl Endpoints {
         self.v6.store(v6, Ordering::Relaxed);
     }
 
-    fn of(&self, family: Family) -> u32 {
+    pub(super) fn lower(&self, LocalReady { v4, v6 }: LocalReady) {
+        self.v4.fetch_min(v4, Ordering::Relaxed);
+        self.v6.fetch_min(v6, Ordering::Relaxed);
+    }
+
+    pub(super) fn of(&self, family: Family) -> u32 {
         let count = match family {
             Family::V4 => &self.v4,
             Family::V6 => &self.v6,

@@ -83,7 +83,7 @@ fn bind(address: SocketAddr, kind: ListenerKind) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-fn lacks_family(error: &io::Error) -> bool {
+pub(super) fn lacks_family(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 

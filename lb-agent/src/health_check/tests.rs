@@ -11,7 +11,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
-use crate::translate::LocalReady;
 
 /// The number of connections of one Service at a time.
 const OF_ONE: usize = 32;

@@ -2,7 +2,7 @@
 //!
 //! It never blocks: work that waits is a separate task.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ use crate::metrics::Numbers;
 use crate::node::Primary;
 use crate::node::host::FrontendNetworks;
 use crate::node::watch::PublishedView;
-use crate::plan::Family;
+use crate::plan::{Family, ServiceName};
 use crate::reconcile::{Change, Op, Reconciler};
 use crate::snapshot::Event;
 use crate::takeover::Takeover;
@@ -211,8 +211,8 @@ impl Agent {
         // The interfaces are attached now, and their flags are known.
         self.put_settings();
         self.devices.accelerate_waiting();
-        let (own, all) = self.devices.served();
-        self.reporter.addresses(own, all);
+        let (own, all) = self.devices.probed();
+        self.reporter.addresses(&own, all);
         self.report_ready();
     }
 
@@ -246,6 +246,7 @@ impl Agent {
             if self.reporter.unchanged(&mut self.tracker, has_changes, is_done, took) {
                 self.record_sync();
             }
+            self.check();
             return;
         }
         for (service, translated) in &taken {
@@ -275,8 +276,14 @@ impl Agent {
         if is_first {
             operations += self.change(Reconciler::synced);
         }
-        self.reporter.programmed(&mut self.tracker, began.elapsed(), is_first);
+        // While a write holds up the queue, the sync is not over.
+        if self.writer.is_done() {
+            self.reporter.programmed(&mut self.tracker, began.elapsed(), is_first);
+        } else {
+            self.reporter.is_sync_due = true;
+        }
         self.is_programmed = true;
+        self.check();
         if is_first {
             self.take_service_cidrs();
         }
@@ -307,6 +314,22 @@ impl Agent {
         self.open.record_again();
         self.pass_time();
         count
+    }
+
+    /// Opens and raises the health checks of what the maps have.
+    fn check(&mut self) {
+        if !self.writer.is_done() {
+            return;
+        }
+        let unserved = self.reconciler.unserved().map(|key| key.service.clone());
+        let mut unserved: BTreeSet<ServiceName> = unserved.collect();
+        let unwritten = self.writer.unwritten();
+        if !unwritten.is_empty() {
+            let is_unwritten = |id| unwritten.iter().any(|(other, _)| *other == id);
+            let names = self.reconciler.names().filter(|(id, _)| is_unwritten(*id));
+            unserved.extend(names.map(|(_, key)| key.service.clone()));
+        }
+        self.reporter.checks.programmed(unserved);
     }
 
     /// Lets the grace clock run again when the maps have everything.

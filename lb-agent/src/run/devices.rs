@@ -11,6 +11,7 @@ mod reports;
 mod settings;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
@@ -18,6 +19,7 @@ use std::time::Instant;
 use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::Settings;
+use lb_common::config::address::NODE_PORTS;
 use tokio::sync::watch;
 
 use self::acceleration::AccelerationState;
@@ -210,10 +212,16 @@ impl Devices {
         }
     }
 
-    /// Returns the node's addresses with their flags, and whether `NodePorts` are served on all of them: for IPv4, then
-    /// for IPv6.
-    pub(super) fn served(&self) -> (&BTreeMap<Ip, u32>, [bool; 2]) {
-        (self.addresses.written(), self.facts.are_all_served())
+    /// Returns the node's addresses for health checks, and whether any address is meant: for IPv4, then for IPv6. They
+    /// are those that serve `NodePorts`, and loopback addresses that `nodePortAddresses` lists, as in kube-proxy
+    /// (`GetNodeIPs` in `pkg/proxy/util/nodeport_addresses.go`).
+    pub(super) fn probed(&self) -> (Vec<IpAddr>, [bool; 2]) {
+        let is_probed = |ip: &IpAddr, bits: u32| {
+            bits & NODE_PORTS != 0 || ip.is_loopback() && self.facts.identity.node_ports.lists(*ip)
+        };
+        let own = self.addresses.written().iter();
+        let own = own.filter_map(|(ip, bits)| address(*ip).filter(|ip| is_probed(ip, *bits)));
+        (own.collect(), self.facts.are_all_served())
     }
 
     /// Returns the node's primary addresses, one of each family.

@@ -1,16 +1,14 @@
 //! Reports to the cluster: health checks of Services, Events, and kube-proxy's metrics.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use lb_common::addr::Ip;
-use lb_common::config::address::NODE_PORTS;
 use lb_common::service::ServiceId;
 use tracing::{info, warn};
 
-use super::devices::address;
-use crate::health_check::{HealthChecks, ListenAddresses, Where};
+use super::checks::Checks;
+use crate::health_check::{ListenAddresses, Where};
 use crate::kube_events::{EventContent, Events};
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::plan::{Family, PortKey, ServiceName};
@@ -26,7 +24,7 @@ const NAMED: usize = 20;
 /// Everything that is reported.
 #[derive(Debug)]
 pub(super) struct Reporter {
-    pub(super) checks: HealthChecks,
+    pub(super) checks: Checks,
     pub(super) events: Events,
     pub(super) metrics: KubeProxy,
     /// Service ports that were reported as refused.
@@ -51,14 +49,8 @@ impl Reporter {
 
     /// Takes in the plans of Services that changed.
     pub(super) fn taken(&mut self, tracker: &Tracker, taken: &[(ServiceName, Option<Translated>)]) {
-        let health = |translated: &Option<Translated>| translated.as_ref()?.health;
-        // Ports are given up first, because another of these Services may take over the port.
+        self.checks.take(taken);
         for (service, translated) in taken {
-            self.checks.give_up(service, health(translated));
-        }
-        for (service, translated) in taken {
-            // This is also called without a plan: a removed Service closes its listener.
-            self.checks.set(service, health(translated));
             let Some(translated) = translated else { continue };
             let uid = tracker.uid(service).unwrap_or_default();
             for finding in &translated.findings {
@@ -99,26 +91,23 @@ impl Reporter {
         self.metrics.changes(tracker.totals(), tracker.pending());
     }
 
-    /// Sets the addresses for health checks: those that serve `NodePorts`. For families where `all` is true, the
-    /// listeners use any address.
-    pub(super) fn addresses(&mut self, own: &BTreeMap<Ip, u32>, all: [bool; 2]) {
-        let accepted = own.iter().filter(|(_, bits)| *bits & NODE_PORTS != 0);
-        let accepted: Vec<IpAddr> = accepted.filter_map(|(ip, _)| address(*ip)).collect();
+    /// Sets the addresses for health checks. For families where `all` is true, the listeners use any address.
+    pub(super) fn addresses(&mut self, own: &[IpAddr], all: [bool; 2]) {
         let place = |family: Family, is_all: bool| {
-            let own = accepted.iter().copied().filter(|ip| Family::of(*ip) == family);
+            let own = own.iter().copied().filter(|ip| Family::of(*ip) == family);
             // A link-local address cannot be bound without the scope of its interface.
             let own: BTreeSet<IpAddr> = own.filter(|ip| !is_link_local(*ip)).collect();
             if is_all { Where::Everywhere } else { Where::On(own) }
         };
         let [v4, v6] = all;
         let (v4, v6) = (place(Family::V4, v4), place(Family::V6, v6));
-        self.checks.set_addresses(ListenAddresses { v4, v6 });
+        self.checks.listeners.set_addresses(ListenAddresses { v4, v6 });
     }
 
     /// Retries listeners and reports their failures, once a second.
     pub(super) fn tick(&mut self, tracker: &Tracker) {
-        self.checks.retry();
-        for failure in self.checks.failures() {
+        self.checks.listeners.retry();
+        for failure in self.checks.listeners.failures() {
             let (reason, action) = ("FailedToStartServiceHealthcheck", "Listen");
             let text = format!("cannot listen on {}: {}", failure.address, failure.reason);
             let uid = tracker.uid(&failure.service).unwrap_or_default();
@@ -232,6 +221,7 @@ mod tests {
 
     use super::*;
     use crate::health::Health;
+    use crate::health_check::HealthChecks;
     use crate::snapshot::fixtures::{here, slice, web};
     use crate::snapshot::{Event, SliceSpec};
 
@@ -245,7 +235,7 @@ mod tests {
     #[test]
     fn change_that_alters_no_plan_is_a_sync_of_its_own() {
         let mut reporter = Reporter {
-            checks: HealthChecks::new(Health::new(Duration::ZERO)),
+            checks: Checks::new(HealthChecks::new(Health::new(Duration::ZERO))),
             events: Events::default(),
             metrics: KubeProxy::default(),
             refused: BTreeSet::new(),
