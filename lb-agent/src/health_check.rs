@@ -124,6 +124,11 @@ impl HealthChecks {
         Some(self.services.get(service)?.answerer.endpoints.of(crate::plan::Family::V4))
     }
 
+    /// Reports whether a Service has a listener, or one that failed.
+    pub fn has(&self, service: &ServiceName) -> bool {
+        self.services.contains_key(service)
+    }
+
     /// Lowers the numbers of endpoints that a Service has a listener for; none rises.
     pub fn lower(&self, service: &ServiceName, local_ready: LocalReady) {
         if let Some(known) = self.services.get(service) {

@@ -165,9 +165,9 @@ impl Reconciler {
         self.refused.iter()
     }
 
-    /// Returns the refused service ports of which no earlier plan is served.
-    pub fn unserved(&self) -> impl Iterator<Item = &PortKey> {
-        self.refused.iter().map(|(key, _)| key).filter(|key| self.names.get(key).is_none())
+    /// Reports whether a plan of a service port is programmed; of a refused one, that is an earlier plan.
+    pub fn is_programmed(&self, key: &PortKey) -> bool {
+        self.names.get(key).is_some()
     }
 
     /// Returns the programmed service ports with their ids.

@@ -149,7 +149,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
             refused: BTreeSet::new(),
             losers: BTreeSet::new(),
             node: Box::default(),
-            is_sync_due: false,
+            sync_due: None,
         },
         numbers,
         state: State::at(&paths.bpf_dir, &name, view.clone()),

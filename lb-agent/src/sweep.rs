@@ -35,6 +35,8 @@ pub struct Context {
     pub began: Duration,
     /// Idle timeouts of flows.
     pub lifetimes: Lifetimes,
+    /// Addresses of this node; none if they are not known yet. The map `ADDRESSES` may have no room for all.
+    pub own: BTreeSet<Ip>,
     /// Addresses of this node at which no answer can arrive.
     pub stranded: BTreeSet<Ip>,
     /// [`Report::next`] of the last sweep.
@@ -88,7 +90,7 @@ impl Suspects {
 
 /// Runs one sweep. `now` is the time of `CLOCK_MONOTONIC`, as the data path stamps flows.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
-    let own = OwnAddresses::read(maps, context.stranded.clone())?;
+    let own = OwnAddresses::of(context);
     let mut report = Report { began: context.began, ..Report::default() };
     let (mut v4, mut v6) = (0, 0);
     let (mut suspects, mut lost) =

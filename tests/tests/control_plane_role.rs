@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::agent::{Agent, Source};
 use lb_tests::cluster::{Cluster, until_answered_by};
 use lb_tests::control_plane::kube_proxy::{KubeProxy, Mode, Options};
-use lb_tests::topology::Shape;
-use lb_tests::traffic::PAUSE;
+use lb_tests::topology::{Family, Shape};
+use lb_tests::traffic::{Ask, PAUSE, Protocol};
 use lb_tests::wait::{try_wait_until, wait_until_ok};
 
 /// Longer than twice the period of the test.
@@ -81,6 +81,9 @@ fn agent_with_incomplete_lists_stays_alive() -> Result<()> {
     let options = Options::new(node.netns().name(), Mode::Nftables, &kubeconfig, node.name());
     let kube_proxy = KubeProxy::start(&options)?;
     let asked: Vec<_> = cluster.askers(&web)?.into_iter().take(2).collect();
+    // kube-proxy writes its table of IPv6 apart from that of IPv4, and must not end before.
+    let v6 = Ask::new(Protocol::Tcp, web.cluster_ip(Family::V6));
+    until_answered_by(cluster.rig().pod(0, 0)?, v6, &["pod-b2"])?;
     for (from, question) in &asked {
         until_answered_by(from, *question, &["pod-b2"])?;
     }

@@ -2,7 +2,7 @@
 //!
 //! It never blocks: work that waits is a separate task.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,6 +11,7 @@ use lb_common::flow::Lifetimes;
 use tokio::sync::{mpsc, watch};
 use tracing::{debug, warn};
 
+use super::checks::Shortfall;
 use super::devices::Devices;
 use super::early_drops::EarlyDrops;
 use super::error::End;
@@ -28,7 +29,7 @@ use crate::metrics::Numbers;
 use crate::node::Primary;
 use crate::node::host::FrontendNetworks;
 use crate::node::watch::PublishedView;
-use crate::plan::{Family, ServiceName};
+use crate::plan::Family;
 use crate::reconcile::{Change, Op, Reconciler};
 use crate::snapshot::Event;
 use crate::takeover::Takeover;
@@ -280,10 +281,9 @@ impl Agent {
         if self.writer.is_done() {
             self.reporter.programmed(&mut self.tracker, began.elapsed(), is_first);
         } else {
-            self.reporter.is_sync_due = true;
+            self.reporter.sync_due = Some((began.elapsed(), is_first));
         }
         self.is_programmed = true;
-        self.check();
         if is_first {
             self.take_service_cidrs();
         }
@@ -291,6 +291,7 @@ impl Agent {
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "sync complete");
         self.update_node();
+        self.check();
     }
 
     /// Plans a change and writes it. Returns the number of operations.
@@ -321,15 +322,16 @@ impl Agent {
         if !self.writer.is_done() {
             return;
         }
-        let unserved = self.reconciler.unserved().map(|key| key.service.clone());
-        let mut unserved: BTreeSet<ServiceName> = unserved.collect();
-        let unwritten = self.writer.unwritten();
-        if !unwritten.is_empty() {
-            let is_unwritten = |id| unwritten.iter().any(|(other, _)| *other == id);
-            let names = self.reconciler.names().filter(|(id, _)| is_unwritten(*id));
-            unserved.extend(names.map(|(_, key)| key.service.clone()));
+        let refused = self.reconciler.refused();
+        let refused = refused.map(|(key, _)| (key, self.reconciler.is_programmed(key)));
+        let unwritten = self.writer.refused();
+        let unwritten =
+            unwritten.filter_map(|(id, is_served)| Some((self.reconciler.key(id)?, is_served)));
+        let mut shortfall = Shortfall::default();
+        for (key, is_served) in refused.chain(unwritten) {
+            shortfall.add(key.service.clone(), is_served);
         }
-        self.reporter.checks.programmed(unserved);
+        self.reporter.checks.programmed(shortfall);
     }
 
     /// Lets the grace clock run again when the maps have everything.

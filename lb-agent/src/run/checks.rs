@@ -3,7 +3,8 @@
 //!
 //! A listener closes, and a number falls, as soon as the change arrives. A listener opens, and a number rises, once the
 //! maps have the change, as in kube-proxy, which reports after it has written its rules (contract 6.1). A Service of
-//! which a port was refused, because a map is full or the kernel refused an entry, has no endpoints.
+//! which a port is not served, because a map is full or the kernel refused an entry, has no endpoints. Where an earlier
+//! plan of the port is served, the number does not rise above that of the earlier plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,10 +18,26 @@ pub(super) struct Checks {
     pub(super) listeners: HealthChecks,
     /// The health checks of all Services, as the objects want them.
     wanted: BTreeMap<ServiceName, HealthCheck>,
-    /// Services that changed since the maps last had everything.
+    /// Services of which the maps do not have the newest plan.
     due: BTreeSet<ServiceName>,
+    shortfall: Shortfall,
+}
+
+/// The Services of which the maps do not have the newest plan, although nothing waits to be written.
+#[derive(Debug, Default)]
+pub(super) struct Shortfall {
     /// Services of which a port is not served.
     unserved: BTreeSet<ServiceName>,
+    /// Services of which an earlier plan of a port is served.
+    outdated: BTreeSet<ServiceName>,
+}
+
+impl Shortfall {
+    /// Adds a Service of which a port was refused. `is_served`: an earlier plan of the port is served.
+    pub(super) fn add(&mut self, service: ServiceName, is_served: bool) {
+        let services = if is_served { &mut self.outdated } else { &mut self.unserved };
+        services.insert(service);
+    }
 }
 
 impl Checks {
@@ -46,17 +63,25 @@ impl Checks {
         }
     }
 
-    /// Opens and raises what the maps have by now. `unserved`: the Services of which a port is not served.
-    pub(super) fn programmed(&mut self, unserved: BTreeSet<ServiceName>) {
+    /// Opens and raises what the maps have by now.
+    pub(super) fn programmed(&mut self, shortfall: Shortfall) {
         let mut changed = std::mem::take(&mut self.due);
-        changed.extend(self.unserved.symmetric_difference(&unserved).cloned());
-        for service in &changed {
-            let Some(wanted) = self.wanted.get(service) else { continue };
-            let is_served = !unserved.contains(service);
-            let local_ready = if is_served { wanted.local_ready } else { LocalReady::default() };
-            self.listeners.set(service, Some(HealthCheck { local_ready, ..*wanted }));
+        changed.extend(self.shortfall.unserved.symmetric_difference(&shortfall.unserved).cloned());
+        for service in changed {
+            let Some(wanted) = self.wanted.get(&service) else { continue };
+            let is_unserved = shortfall.unserved.contains(&service);
+            let is_outdated = shortfall.outdated.contains(&service);
+            if is_unserved || is_outdated && !self.listeners.has(&service) {
+                let local_ready = LocalReady::default();
+                self.listeners.set(&service, Some(HealthCheck { local_ready, ..*wanted }));
+            } else if !is_outdated {
+                self.listeners.set(&service, Some(*wanted));
+            }
+            if is_outdated {
+                self.due.insert(service);
+            }
         }
-        self.unserved = unserved;
+        self.shortfall = shortfall;
     }
 }
 
@@ -89,7 +114,7 @@ mod tests {
         take(&mut checks, "web", Some((30_001, 2)));
         take(&mut checks, "api", Some((30_002, 1)));
         assert_eq!(ready(&checks), [None, None], "the maps have nothing yet");
-        checks.programmed(BTreeSet::new());
+        checks.programmed(Shortfall::default());
         assert_eq!(ready(&checks), [Some(2), Some(1)]);
         checks
     }
@@ -101,7 +126,7 @@ mod tests {
         assert_eq!(ready(&checks), [Some(0), Some(1)]);
         take(&mut checks, "web", Some((30_001, 3)));
         assert_eq!(ready(&checks), [Some(0), Some(1)]);
-        checks.programmed(BTreeSet::new());
+        checks.programmed(Shortfall::default());
         assert_eq!(ready(&checks), [Some(3), Some(1)]);
     }
 
@@ -111,19 +136,40 @@ mod tests {
         take(&mut checks, "web", None);
         take(&mut checks, "api", Some((30_001, 1)));
         assert_eq!(ready(&checks), [None, None]);
-        checks.programmed(BTreeSet::new());
+        checks.programmed(Shortfall::default());
         assert_eq!(ready(&checks), [None, Some(1)]);
+    }
+
+    fn lacks(of: &str, is_served: bool) -> Shortfall {
+        let mut shortfall = Shortfall::default();
+        shortfall.add(name(of), is_served);
+        shortfall
     }
 
     #[test]
     fn service_that_is_not_served_has_no_endpoints() {
         let mut checks = served();
-        checks.programmed([name("web")].into());
+        checks.programmed(lacks("web", false));
         assert_eq!(ready(&checks), [Some(0), Some(1)]);
         take(&mut checks, "web", Some((30_001, 4)));
-        checks.programmed([name("web")].into());
+        checks.programmed(lacks("web", false));
         assert_eq!(ready(&checks), [Some(0), Some(1)]);
-        checks.programmed(BTreeSet::new());
+        checks.programmed(Shortfall::default());
         assert_eq!(ready(&checks), [Some(4), Some(1)]);
+    }
+
+    #[test]
+    fn number_of_an_outdated_service_only_falls() {
+        let mut checks = served();
+        for (wanted, expected) in [(4, 2), (1, 1), (3, 1)] {
+            take(&mut checks, "web", Some((30_001, wanted)));
+            checks.programmed(lacks("web", true));
+            assert_eq!(ready(&checks), [Some(expected), Some(1)]);
+        }
+        take(&mut checks, "web", Some((30_003, 3)));
+        checks.programmed(lacks("web", true));
+        assert_eq!(ready(&checks), [Some(0), Some(1)], "at another port");
+        checks.programmed(Shortfall::default());
+        assert_eq!(ready(&checks), [Some(3), Some(1)]);
     }
 }

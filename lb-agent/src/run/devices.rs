@@ -176,6 +176,12 @@ impl Devices {
         self.attachments.unpinned_since()
     }
 
+    /// Returns the addresses of all interfaces; none if they are not known yet.
+    pub(super) fn own(&self) -> BTreeSet<Ip> {
+        let view = self.view.iter();
+        view.flat_map(|view| view.addresses.iter().map(|own| Ip::from(own.ip))).collect()
+    }
+
     /// Returns the addresses of interfaces that are down, at which no answer can arrive.
     pub(super) const fn stranded(&self) -> &BTreeSet<Ip> {
         &self.stranded

@@ -33,8 +33,8 @@ pub(super) struct Reporter {
     pub(super) losers: BTreeSet<PortKey>,
     /// Faults of the Node object that were reported.
     pub(super) node: Box<[Finding]>,
-    /// Changes were taken that altered no plan, and their sync was not reported yet.
-    pub(super) is_sync_due: bool,
+    /// A sync that was not reported yet, because a write holds up the queue: its duration, and whether it is the first.
+    pub(super) sync_due: Option<(Duration, bool)>,
 }
 
 impl Reporter {
@@ -62,7 +62,7 @@ impl Reporter {
 
     /// Reports that the plans are programmed, and that this took `took`. `is_full` is true for the first time.
     pub(super) fn programmed(&mut self, tracker: &mut Tracker, took: Duration, is_full: bool) {
-        self.is_sync_due = false;
+        self.sync_due = None;
         self.metrics.synced(took, is_full);
         self.metrics.programmed(&tracker.triggers());
         self.metrics.no_local(tracker.no_local());
@@ -78,12 +78,10 @@ impl Reporter {
         is_done: bool,
         took: Duration,
     ) -> bool {
-        self.is_sync_due |= has_changes;
-        let is_now = self.is_sync_due && is_done;
-        if is_now {
-            self.programmed(tracker, took, false);
-        }
-        is_now
+        self.sync_due = self.sync_due.or_else(|| has_changes.then_some((took, false)));
+        let Some((took, is_full)) = self.sync_due.filter(|_| is_done) else { return false };
+        self.programmed(tracker, took, is_full);
+        true
     }
 
     /// Updates the numbers of changed objects.
@@ -241,7 +239,7 @@ mod tests {
             refused: BTreeSet::new(),
             losers: BTreeSet::new(),
             node: Box::default(),
-            is_sync_due: false,
+            sync_due: None,
         };
         let mut tracker = Tracker::new(here());
         for kind in [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node] {

@@ -188,6 +188,7 @@ impl Agent {
             draining: self.reconciler.draining(),
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
+            own: self.devices.own(),
             stranded: self.devices.stranded().clone(),
             skip: self.sweep_skips,
         };

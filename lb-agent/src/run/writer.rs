@@ -211,6 +211,11 @@ impl<T: WriteTarget> Writer<T> {
         self.aside.values().filter_map(of).collect()
     }
 
+    /// Returns the services some of whose entries were refused, and whether an earlier entry is served in its place.
+    pub(super) fn refused(&self) -> impl Iterator<Item = (ServiceId, bool)> {
+        self.aside.values().filter_map(|entry| Some((put_for(&entry.op)?, entry.is_served)))
+    }
+
     /// Applies the queued operations, up to one that holds up all later ones.
     fn apply_queued(&mut self, numbers: &Numbers) {
         let mut done = 0;

@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 use lb_common::addr::{Ip, Protocol};
 use lb_common::flow::{Flow, FlowKey, Kind, Side, Tuple};
 
+use super::Context;
 use super::end::Entries;
-use crate::maps::{Error, Maps};
+use crate::maps::Error;
 
 /// The addresses of this node.
 pub(super) struct OwnAddresses {
@@ -22,10 +23,8 @@ pub(super) struct OwnAddresses {
 }
 
 impl OwnAddresses {
-    /// Reads the addresses from the data path's map.
-    pub(super) fn read(maps: &Maps, stranded: BTreeSet<Ip>) -> Result<Self, Error> {
-        let all = maps.addresses()?.into_iter().map(|(ip, _)| ip).collect();
-        Ok(Self { all, stranded })
+    pub(super) fn of(context: &Context) -> Self {
+        Self { all: context.own.clone(), stranded: context.stranded.clone() }
     }
 
     /// Reports whether an entry translates to a source that is gone, or at which no answer can arrive. Without any

@@ -86,8 +86,8 @@ fn reduced(kind: u16, body: &[u8]) -> Option<Vec<u8>> {
 fn of_link(kind: u16, value: &[u8]) -> Option<Vec<u8>> {
     match kind {
         NAME => {
-            let printable = value.iter().map(|byte| if byte.is_ascii() { *byte } else { b'?' });
-            Some(attribute(kind, &printable.collect::<Vec<u8>>()))
+            let printable = String::from_utf8_lossy(value);
+            Some(attribute(kind, printable.as_bytes()))
         }
         INFO => {
             let of = find(value, KIND)?;
@@ -145,7 +145,7 @@ mod tests {
     fn name_in_another_encoding_becomes_printable() {
         let info = attribute(KIND, b"veth\0");
         let link = link(&[(NAME, b"\xfcber\0"), (INFO, &info)]);
-        assert_eq!(names(&link), ["?ber"]);
+        assert_eq!(names(&link), ["\u{fffd}ber"]);
         assert!(link.attributes.iter().any(|it| matches!(it, LinkAttribute::LinkInfo(_))));
     }
 

@@ -158,7 +158,7 @@ pub(in crate::forward) fn first<P: Packet, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<()> {
-    let Scratch { headers, choice, begin, pair, next, refusal, role, .. } = scratch;
+    let Scratch { headers, found, choice, begin, pair, next, refusal, role, .. } = scratch;
     let Headers { view, key: FlowKey { tuple, .. }, .. } = &*headers;
     let source = tuple.source;
     // At `lo` a loopback source is valid (`localhostNodePorts`, ADR 0027).
@@ -171,6 +171,10 @@ pub(in crate::forward) fn first<P: Packet, T: Tables>(
     let hash = hash::tuple(tuple, view.protocol);
     choice.asker = Asker { client: source, source, hash, local: 1 };
     if let Err(why) = choose::choose(tables, choice, tables.now()) {
+        // As for packets that come in (`begin/first.rs`).
+        if begin.renews && matches!(why, Refusal::Pass(_)) {
+            tables.remove_flow(&found.key);
+        }
         (*next, *refusal) = (Next::Refuse, why);
         return Ok(());
     }
