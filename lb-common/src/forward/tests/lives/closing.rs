@@ -1,10 +1,11 @@
 //! How connections end, from either side, and how long what is left of them counts.
 
-use super::{Exchange, FORWARD, NEW, REPLY};
+use super::{Exchange, FORWARD, NEW, REPLY, step};
 use crate::addr::Protocol;
-use crate::event::{PassReason, Verdict};
-use crate::fake::{at, world};
+use crate::event::{Hook, PassReason, Redirect, Verdict};
+use crate::fake::{Datagram, Fake, at, run, world};
 use crate::flow::{Kind, Shown};
+use crate::service::{Flags, Service};
 use crate::wire::tcp;
 
 const FIN: u8 = tcp::FIN | tcp::ACK;
@@ -265,4 +266,29 @@ fn entry_of_another_flow_keeps_no_flow_alive() {
     (others.seen, others.shown) = (exchange.tables.clock.get(), Shown::ESTABLISHED);
     exchange.tables.put(*key, others);
     assert_eq!(exchange.asks(0).0, NEW);
+}
+
+/// A process reuses the port of a closed connection: what follows its SYN goes where the SYN went.
+#[test]
+fn syn_of_a_process_that_passes_ends_the_closed_connection() {
+    let (vip, host) = ("198.51.100.1:80", "192.168.0.10:45000");
+    let mut tables = Fake::node();
+    let service = tables.add_service(1, &[(world::REMOTE4, false)]);
+    tables.external(vip, Protocol::TCP, service);
+    let sends = |tables: &Fake, flags| {
+        let mut sends = step(Hook::ExternalEgress, Datagram::tcp(host, vip, flags).build());
+        sends.from_host = true;
+        run(&sends, tables).0
+    };
+    let leaves = Verdict::Redirected(Redirect::FromHost);
+    assert_eq!(sends(&tables, tcp::SYN), leaves);
+    for flow in tables.transient.borrow_mut().values_mut() {
+        flow.shown = Shown::FIN;
+    }
+    assert_eq!(sends(&tables, tcp::ACK), leaves);
+    let draining = Service { flags: service.flags.with(Flags::DRAINING), ..service };
+    tables.external(vip, Protocol::TCP, draining);
+    for flags in [tcp::SYN, tcp::ACK] {
+        assert_eq!(sends(&tables, flags), Verdict::Pass(PassReason::DrainingFrontend));
+    }
 }
