@@ -2,9 +2,10 @@
 
 mod message;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
+use lb_common::addr::Ip;
 use netlink_packet_route::address::AddressMessage;
 use netlink_packet_route::link::LinkMessage;
 
@@ -125,6 +126,15 @@ impl NetnsView {
     /// Returns the addresses of an interface, in the kernel's order.
     pub fn addresses_of(&self, index: u32) -> impl Iterator<Item = &Address> {
         self.addresses.iter().filter(move |address| address.index == index)
+    }
+
+    /// Returns the addresses on which a process may listen: not those of `kube-ipvs0`, where kube-proxy puts every
+    /// `ClusterIP`.
+    pub fn listening(&self) -> BTreeSet<Ip> {
+        let is_left_over =
+            |index: &u32| self.links.get(index).is_some_and(|link| link.name == "kube-ipvs0");
+        let own = self.addresses.iter().filter(|own| !is_left_over(&own.index));
+        own.map(|own| Ip::from(own.ip)).collect()
     }
 
     /// Returns the ports of a bridge.

@@ -259,13 +259,8 @@ impl Devices {
         self.addresses.written().is_empty() || self.is_own(ip)
     }
 
-    /// Returns the node's addresses on which a process may listen: not those of `kube-ipvs0`, where kube-proxy puts
-    /// every `ClusterIP`.
+    /// Returns the node's addresses on which a process may listen.
     pub(super) fn listening(&self) -> BTreeSet<Ip> {
-        let Some(view) = &self.view else { return BTreeSet::new() };
-        let is_left_over =
-            |index: &u32| view.links.get(index).is_some_and(|link| link.name == "kube-ipvs0");
-        let own = view.addresses.iter().filter(|own| !is_left_over(&own.index));
-        own.map(|own| Ip::from(own.ip)).collect()
+        self.view.as_ref().map(|view| view.listening()).unwrap_or_default()
     }
 }

@@ -2,8 +2,9 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use lb_common::addr::Ip;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::LinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage};
 
 use super::NetnsView;
 
@@ -61,4 +62,21 @@ fn link_that_comes_back_with_its_index_changes_the_view() {
     let before = view.clone();
     view.replace(listed);
     assert_eq!(view, before, "a list of the same links changes nothing");
+}
+
+/// A cache of DNS on the node has the address of a Service on an interface of its own, and `kube-ipvs0` those of all.
+#[test]
+fn leftovers_of_ipvs_are_no_listeners() {
+    let mut view = NetnsView::default();
+    for (index, name) in [(2, "kube-ipvs0"), (3, "nodelocaldns")] {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        link.attributes = vec![LinkAttribute::IfName(name.into())];
+        view.put_link(&link);
+        let ip = [10, 96, 0, index as u8];
+        let mut own = message(ip, ip, 32);
+        own.header.index = index;
+        view.put_address(&own);
+    }
+    assert_eq!(view.listening(), [Ip::v4([10, 96, 0, 3])].into());
 }

@@ -1,6 +1,8 @@
 //! Handshakes: what proves that a client has its address, and what begins another connection with its tuple.
 
-use super::{Exchange, FORWARD, REPLY};
+use super::{Exchange, FORWARD, NEW, REPLY, destination, node, step};
+use crate::event::Hook;
+use crate::fake::{Datagram, run, world};
 use crate::flow::{Kind, Shown};
 use crate::wire::tcp;
 
@@ -101,4 +103,27 @@ fn syn_ack_in_an_open_connection_changes_no_number() {
         (exchange.entry(Kind::FORWARD).expected, exchange.entry(Kind::REPLY).expected),
         (9, 10)
     );
+}
+
+/// Entries may be lost, with the maps of an agent for one: an acknowledgement finds the backend that the SYN found, of
+/// many.
+#[test]
+fn connection_without_entries_returns_to_its_backend() {
+    let backends = ["10.1.0.21:8080", "10.1.0.22:8080", "10.1.0.23:8080", "10.2.0.24:8080"];
+    let tables = node(&backends.map(|backend| (backend, backend.starts_with("10.1."))));
+    let mut chosen = std::collections::BTreeSet::new();
+    for port in 40_000..40_032 {
+        let asks = |flags| {
+            let from = std::format!("10.1.0.5:{port}");
+            let packet = Datagram::tcp(&from, world::CLUSTER4, flags).build();
+            let (verdict, out) = run(&step(Hook::PodIngress, packet), &tables);
+            (verdict, destination(&out))
+        };
+        let (verdict, backend) = asks(tcp::SYN);
+        assert_eq!(verdict, NEW);
+        tables.transient.borrow_mut().clear();
+        assert_eq!(asks(tcp::ACK), (NEW, backend));
+        chosen.insert(backend);
+    }
+    assert_eq!(chosen.len(), backends.len());
 }
