@@ -11,7 +11,7 @@ use crate::forward::begin::ports::Reservation;
 use crate::forward::exit::rewrite;
 use crate::forward::life::flows;
 use crate::forward::rare::fragments;
-use crate::forward::{Choice, Found, Scratch, Step, choose, ready};
+use crate::forward::{Choice, Found, Refusal, Scratch, Step, choose, ready};
 use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Tables};
 use crate::wire::View;
@@ -84,6 +84,15 @@ pub struct Pair {
     pub occupant_opposite: Entry,
     /// Whether this packet made the reply entry, or another packet of the same flow.
     pub reservation: Reservation,
+}
+
+/// Removes the entry of an earlier connection where a packet begins another one that passes: this data path does not
+/// serve it, and what follows the packet must not meet that entry. `why`: the reason of the refusal.
+#[inline(always)]
+pub(super) fn end_where_passed<T: Flows>(tables: &T, begin: &Begin, found: &Found, why: Refusal) {
+    if begin.renews && matches!(why, Refusal::Pass(_)) {
+        tables.remove_flow(&found.key);
+    }
 }
 
 /// Writes the forward entry of the flow of `scratch.headers.key`, and its reply, into `scratch.pair`.

@@ -5,7 +5,7 @@ use crate::config::{Device, Settings, address};
 use crate::event::{PassReason, Verdict};
 use crate::flow::FlowKey;
 use crate::forward::seek::follow;
-use crate::forward::{Asker, Begin, Choice, Next, Refusal, Role, Scratch, Step, choose, ready};
+use crate::forward::{Asker, Begin, Choice, Next, Role, Scratch, Step, begin, choose, ready};
 use crate::hash;
 use crate::packet::Packet;
 use crate::service::{Backend, Flags};
@@ -45,11 +45,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         local: u32::from(pod || own),
     };
     if let Err(why) = choose::choose(tables, choice, tables.now()) {
-        // The packet begins a connection that this data path does not serve: what follows it must not meet the entry of
-        // an earlier one.
-        if begin.renews && matches!(why, Refusal::Pass(_)) {
-            tables.remove_flow(&found.key);
-        }
+        begin::end_where_passed(tables, begin, found, why);
         (*next, *refusal) = (Next::Refuse, why);
         return Ok(());
     }

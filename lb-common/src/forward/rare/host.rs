@@ -11,7 +11,7 @@ use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
 use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
-use crate::forward::begin::ports;
+use crate::forward::begin::{self, ports};
 use crate::forward::exit::{self, ExitTo, next_hop};
 use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts, refuse, touch};
@@ -171,10 +171,7 @@ pub(in crate::forward) fn first<P: Packet, T: Tables>(
     let hash = hash::tuple(tuple, view.protocol);
     choice.asker = Asker { client: source, source, hash, local: 1 };
     if let Err(why) = choose::choose(tables, choice, tables.now()) {
-        // As for packets that come in (`begin/first.rs`).
-        if begin.renews && matches!(why, Refusal::Pass(_)) {
-            tables.remove_flow(&found.key);
-        }
+        begin::end_where_passed(tables, begin, found, why);
         (*next, *refusal) = (Next::Refuse, why);
         return Ok(());
     }
