@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lb_common::addr::{Ip, Protocol};
+use lb_common::addr::Protocol;
 use lb_common::flow::{Flow, FlowKey, Lifetimes};
 use lb_common::service::Frontend;
 use tracing::info;
@@ -19,7 +19,7 @@ mod affinity;
 mod end;
 mod moved;
 
-use moved::OwnAddresses;
+pub use moved::OwnAddresses;
 
 /// Most entries that a sweep checks for expiry; the others wait for the next sweep ([`Suspects`]).
 const MOST: usize = 65_536;
@@ -35,10 +35,7 @@ pub struct Context {
     pub began: Duration,
     /// Idle timeouts of flows.
     pub lifetimes: Lifetimes,
-    /// Addresses of this node; none if they are not known yet. The map `ADDRESSES` may have no room for all.
-    pub own: BTreeSet<Ip>,
-    /// Addresses of this node at which no answer can arrive.
-    pub stranded: BTreeSet<Ip>,
+    pub own: OwnAddresses,
     /// [`Report::next`] of the last sweep.
     pub skip: usize,
 }
@@ -90,7 +87,6 @@ impl Suspects {
 
 /// Runs one sweep. `now` is the time of `CLOCK_MONOTONIC`, as the data path stamps flows.
 pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Error> {
-    let own = OwnAddresses::of(context);
     let mut report = Report { began: context.began, ..Report::default() };
     let (mut v4, mut v6) = (0, 0);
     let (mut suspects, mut lost) =
@@ -101,12 +97,12 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         if is_suspect(&context.lifetimes, key, flow, now) {
             suspects.add(key);
         }
-        see(context, &own, key, flow, &mut lost, &mut report.live);
+        see(context, key, flow, &mut lost, &mut report.live);
     })?;
     flows.walk(Table::Transient, |key, flow| {
         // Expired transient entries stay in the table until they are displaced, so they must not count as live.
         if !is_suspect(&context.lifetimes, key, flow, now) {
-            see(context, &own, key, flow, &mut lost, &mut report.live);
+            see(context, key, flow, &mut lost, &mut report.live);
         }
     })?;
     let [room4, room6] = flows.capacities()?;
@@ -118,7 +114,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     }
     report.next = suspects.next(report.removed);
     for key in &lost {
-        report.renewed += usize::from(own.renew(&flows, key)?);
+        report.renewed += usize::from(context.own.renew(&flows, key)?);
     }
     if report.renewed > 0 {
         info!(
@@ -133,13 +129,12 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
 /// Records the draining frontend of an entry, or that its masquerade source is gone.
 fn see(
     context: &Context,
-    own: &OwnAddresses,
     key: &FlowKey,
     flow: &Flow,
     lost: &mut Vec<FlowKey>,
     live: &mut BTreeSet<Frontend>,
 ) {
-    if own.has_lost(key, flow) {
+    if context.own.has_lost(key, flow) {
         lost.push(*key);
     // Usually nothing drains; then the walk compares no frontends.
     } else if flow.is_forward() && !context.draining.is_empty() {

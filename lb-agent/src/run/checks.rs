@@ -33,8 +33,6 @@ pub(super) struct Shortfall {
 }
 
 impl Shortfall {
-    const NONE: Self = Self { unserved: BTreeSet::new(), outdated: BTreeSet::new() };
-
     /// Adds a Service of which a port was refused. `is_served`: an earlier plan of the port is served.
     pub(super) fn add(&mut self, service: ServiceName, is_served: bool) {
         let services = if is_served { &mut self.outdated } else { &mut self.unserved };
@@ -43,12 +41,12 @@ impl Shortfall {
 }
 
 impl Checks {
-    pub(super) const fn new(listeners: HealthChecks) -> Self {
+    pub(super) fn new(listeners: HealthChecks) -> Self {
         Self {
             listeners,
             wanted: BTreeMap::new(),
             due: BTreeSet::new(),
-            shortfall: Shortfall::NONE,
+            shortfall: Shortfall::default(),
         }
     }
 

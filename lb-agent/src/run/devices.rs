@@ -38,6 +38,7 @@ use crate::node::{
     NetnsView, Primary, addresses, assignments, hidden, kept, settings as node_settings, stranded,
 };
 use crate::snapshot::NodeSpec;
+use crate::sweep::OwnAddresses;
 
 /// The interfaces and addresses of the node, as they are and as the data path has them.
 #[derive(Debug)]
@@ -176,15 +177,11 @@ impl Devices {
         self.attachments.unpinned_since()
     }
 
-    /// Returns the addresses of all interfaces; none if they are not known yet.
-    pub(super) fn own(&self) -> BTreeSet<Ip> {
+    /// Returns the addresses of all interfaces, and those at which no answer can arrive.
+    pub(super) fn own(&self) -> OwnAddresses {
         let view = self.view.iter();
-        view.flat_map(|view| view.addresses.iter().map(|own| Ip::from(own.ip))).collect()
-    }
-
-    /// Returns the addresses of interfaces that are down, at which no answer can arrive.
-    pub(super) const fn stranded(&self) -> &BTreeSet<Ip> {
-        &self.stranded
+        let all = view.flat_map(|view| view.addresses.iter().map(|own| Ip::from(own.ip)));
+        OwnAddresses { all: all.collect(), stranded: self.stranded.clone() }
     }
 
     /// Returns the names of interfaces whose role is a guess.

@@ -189,7 +189,6 @@ impl Agent {
             began: self.clock.shows(Instant::now()),
             lifetimes: self.lifetimes,
             own: self.devices.own(),
-            stranded: self.devices.stranded().clone(),
             skip: self.sweep_skips,
         };
         spawn_blocking(move || unhurried(|| sweep::sweep(&maps, &context, monotonic())))

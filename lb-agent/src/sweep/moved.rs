@@ -11,22 +11,19 @@ use std::collections::BTreeSet;
 use lb_common::addr::{Ip, Protocol};
 use lb_common::flow::{Flow, FlowKey, Kind, Side, Tuple};
 
-use super::Context;
 use super::end::Entries;
 use crate::maps::Error;
 
 /// The addresses of this node.
-pub(super) struct OwnAddresses {
-    all: BTreeSet<Ip>,
+#[derive(Debug, Default)]
+pub struct OwnAddresses {
+    /// Those of all interfaces; none if they are not known yet. The map `ADDRESSES` may have no room for all.
+    pub all: BTreeSet<Ip>,
     /// The addresses at which no answer can arrive at present.
-    stranded: BTreeSet<Ip>,
+    pub stranded: BTreeSet<Ip>,
 }
 
 impl OwnAddresses {
-    pub(super) fn of(context: &Context) -> Self {
-        Self { all: context.own.clone(), stranded: context.stranded.clone() }
-    }
-
     /// Reports whether an entry translates to a source that is gone, or at which no answer can arrive. Without any
     /// address, the node's are not known yet.
     pub(super) fn has_lost(&self, key: &FlowKey, flow: &Flow) -> bool {

@@ -1,7 +1,7 @@
 //! The entries that a sweep checks, and the flows that keep a frontend.
 
 use super::*;
-use lb_common::addr::{Endpoint, Port};
+use lb_common::addr::{Endpoint, Ip, Port};
 use lb_common::flow::{Kind, Shown, Side, Tuple};
 
 pub(super) const NOW: Duration = Duration::from_secs(1_000_000);

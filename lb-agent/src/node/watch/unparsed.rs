@@ -1,8 +1,8 @@
 //! Messages about links and addresses that the parser of the library refuses as a whole.
 //!
 //! One attribute is enough: an alias, a second name or a label that is no UTF-8, as the kernel takes any bytes. The
-//! library skips such a message without an error, so the interface would count as removed. Of these messages only the
-//! attributes remain that the agent reads, and names become printable.
+//! library skips such a message without an error, so the interface would count as removed. This module reduces these
+//! messages to the attributes that the agent reads, and makes names printable.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -65,7 +65,7 @@ fn parse(kind: u16, body: &[u8]) -> Option<RouteNetlinkMessage> {
     RouteNetlinkMessage::deserialize(&header, body).ok()
 }
 
-/// What remains of an attribute, given its type and value.
+/// A function that reduces an attribute, given its type and value.
 type Keep = fn(u16, &[u8]) -> Option<Vec<u8>>;
 
 /// Returns a message with the attributes that the agent reads.
