@@ -2,13 +2,16 @@
 
 use super::{Exchange, FORWARD, NEW, REPLY, step};
 use crate::addr::Protocol;
-use crate::event::{Hook, PassReason, Redirect, Verdict};
+use crate::event::{Hook, PassReason, Redirect, Return, Verdict};
 use crate::fake::{Datagram, Fake, at, run, world};
 use crate::flow::{Kind, Shown};
 use crate::service::{Flags, Service};
 use crate::wire::tcp;
 
 const FIN: u8 = tcp::FIN | tcp::ACK;
+/// An external IP, and the verdict on packets of a process to it.
+const VIP: &str = "198.51.100.1:80";
+const LEAVES: Verdict = Verdict::Redirected(Redirect::FromHost);
 
 #[test]
 fn server_that_closes_first_is_still_sent_to() {
@@ -268,27 +271,44 @@ fn entry_of_another_flow_keeps_no_flow_alive() {
     assert_eq!(exchange.asks(0).0, NEW);
 }
 
-/// A process reuses the port of a closed connection: what follows its SYN goes where the SYN went.
-#[test]
-fn syn_of_a_process_that_passes_ends_the_closed_connection() {
-    let (vip, host) = ("198.51.100.1:80", "192.168.0.10:45000");
+/// Sends a segment of a process through the external interface.
+fn sends(tables: &Fake, flags: u8) -> Verdict {
+    let datagram = Datagram::tcp("192.168.0.10:45000", VIP, flags);
+    let mut sends = step(Hook::ExternalEgress, datagram.build());
+    sends.from_host = true;
+    run(&sends, tables).0
+}
+
+/// A node with a process that has a closed connection to an external IP.
+fn closed_by_both() -> (Fake, Service) {
     let mut tables = Fake::node();
     let service = tables.add_service(1, &[(world::REMOTE4, false)]);
-    tables.external(vip, Protocol::TCP, service);
-    let sends = |tables: &Fake, flags| {
-        let mut sends = step(Hook::ExternalEgress, Datagram::tcp(host, vip, flags).build());
-        sends.from_host = true;
-        run(&sends, tables).0
-    };
-    let leaves = Verdict::Redirected(Redirect::FromHost);
-    assert_eq!(sends(&tables, tcp::SYN), leaves);
+    tables.external(VIP, Protocol::TCP, service);
+    assert_eq!(sends(&tables, tcp::SYN), LEAVES);
     for flow in tables.transient.borrow_mut().values_mut() {
         flow.shown = Shown::FIN;
     }
-    assert_eq!(sends(&tables, tcp::ACK), leaves);
+    assert_eq!(sends(&tables, tcp::ACK), LEAVES);
+    (tables, service)
+}
+
+/// A process reuses the port of a closed connection: what follows its SYN goes where the SYN went.
+#[test]
+fn syn_of_a_process_that_passes_ends_the_closed_connection() {
+    let (mut tables, service) = closed_by_both();
     let draining = Service { flags: service.flags.with(Flags::DRAINING), ..service };
-    tables.external(vip, Protocol::TCP, draining);
+    tables.external(VIP, Protocol::TCP, draining);
     for flags in [tcp::SYN, tcp::ACK] {
         assert_eq!(sends(&tables, flags), Verdict::Pass(PassReason::DrainingFrontend));
     }
+}
+
+/// A refused SYN begins nothing: a repeated FIN of the closed connection still reaches its backend.
+#[test]
+fn syn_of_a_process_that_is_refused_ends_nothing() {
+    let (mut tables, _) = closed_by_both();
+    let empty = tables.add_service(2, &[]);
+    tables.external(VIP, Protocol::TCP, empty);
+    assert_eq!(sends(&tables, tcp::SYN), Verdict::Returned(Return::NoBackend));
+    assert_eq!(sends(&tables, FIN), LEAVES);
 }
