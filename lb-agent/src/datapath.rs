@@ -150,7 +150,12 @@ impl Datapath {
         let is_halfway = upgrade::is_under_way(&dir.join("links"))?;
         let is_memory = replaced.iter().any(Replaced::is_memory);
         let must_load = is_resumed || is_memory || is_halfway;
-        let programs = Programs::prepare(&dir, &sizes, options.packet_log, must_load)?;
+        let mut programs = Programs::prepare(&dir, &sizes, options.packet_log, must_load)?;
+        // Where XDP is in use its program is verified now. Otherwise that happens between the switch at tc and that at
+        // XDP, when programs of two builds handle one packet. A failure is reported when it is attached.
+        if pins::has_xdp(&dir.join("links")) || previous.as_ref().is_some_and(Previous::has_xdp) {
+            drop(programs.get(names::XDP));
+        }
         let maps = dir.join("maps");
         upgrade::verify(&maps, &options.bpf_dir)?;
         // The maps are filled before any program of this run is attached, so no packet misses its flow.

@@ -171,8 +171,9 @@ fn the_xdp_program_of_another_layout_is_replaced_at_once() -> Result<()> {
         fs::rename(node.bpf().join(LAYOUT), node.bpf().join(OTHER))?;
         let (before, others) = link(OTHER)?;
         let marked = endpoints(&node.bpf().join(OTHER))?;
-        agent.start_again()?;
+        agent.start_again_with(&[("RUST_LOG", "lb_agent=debug")])?;
         until_attached(&agent)?;
+        is_verified_before_the_switch(&agent)?;
         let (after, ours) = link(LAYOUT)?;
         ensure!(before == after && others != ours, "link {before}, then {after}: another one");
         let marks = (marked, endpoints(&node.bpf().join(LAYOUT))?);
@@ -184,6 +185,17 @@ fn the_xdp_program_of_another_layout_is_replaced_at_once() -> Result<()> {
         let tally = load.finish_without_loss().with_context(|| what.clone())?;
         ensure!(tally.servers.len() == 1, "{what}: {tally:?}");
     }
+    Ok(())
+}
+
+/// Checks that the programs at tc did not wait for the verifier to accept the XDP program: in that time the programs of
+/// two builds would handle one packet.
+fn is_verified_before_the_switch(agent: &Agent) -> Result<()> {
+    let log = agent.log_end(500);
+    let run = log.rsplit("initial sync complete").next().context("the last run")?;
+    let verified = run.find("program verified program=\"external_xdp\"");
+    let switched = run.find("data path of another version replaced");
+    ensure!(verified.is_some() && verified < switched, "{verified:?}, {switched:?}: {run}");
     Ok(())
 }
 

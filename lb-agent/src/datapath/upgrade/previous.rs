@@ -18,7 +18,7 @@ use super::{fingerprint, handover};
 use crate::datapath::detach::{let_go_of, remove_layout};
 use crate::datapath::error::Error;
 use crate::datapath::names::LAYOUT;
-use crate::datapath::pins::{is_aside, layouts, list};
+use crate::datapath::pins::{self, is_aside, layouts, list};
 use crate::maps::{MapShape, SHAPES, copy, mark_all};
 use crate::syscall;
 
@@ -106,6 +106,11 @@ impl Previous {
             }
         }
         Ok(())
+    }
+
+    /// Reports whether any interface has an XDP program of these layouts.
+    pub(in crate::datapath) fn has_xdp(&self) -> bool {
+        self.layouts.iter().any(|layout| pins::has_xdp(&layout.join("links")))
     }
 
     /// Takes a link over from another layout, unless ours has one of that name.
