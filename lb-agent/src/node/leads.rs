@@ -65,12 +65,13 @@ impl<'a> Leads<'a> {
         } else {
             self.surely.contains(&link.index)
                 || match link.kind {
-                    LinkKind::Tunnel => link.is_up,
+                    // The switch takes the packets of its tunnel to an interface that leads outside.
+                    LinkKind::Tunnel => link.is_up && !self.view.is_port_of_switch(link),
                     LinkKind::Veth if self.is_pod(link) => self.is_uplink(link),
                     LinkKind::Bridge => self.may_be_used(link) && !self.is_of_pods(link),
                     // A veth that is down may turn out to be a pod's.
                     LinkKind::Veth => self.is_used(link) && !self.is_pod(link),
-                    LinkKind::Over | LinkKind::Bond | LinkKind::Other => {
+                    LinkKind::Over | LinkKind::Bond | LinkKind::Switch | LinkKind::Other => {
                         self.may_be_used(link) && !self.is_pod(link)
                     }
                     LinkKind::Netkit | LinkKind::Loopback => false,

@@ -218,10 +218,11 @@ fn flags(link: &Link, role: Role, view: &NetnsView, node: &Identity, leads: &Lea
 }
 
 /// Returns the link-layer address that packets to be routed are sent to: for a port of a pod's bridge that of the
-/// bridge. A member of a VRF or bond keeps its own.
+/// bridge. A member of a VRF or bond keeps its own. Packets of pods behind Open vSwitch are for one of its internal
+/// ports, which nothing names.
 fn router(link: &Link, role: Role, view: &NetnsView) -> Option<[u8; 6]> {
     // Frames on lo have no meaningful link-layer destination.
-    if role == Role::Host {
+    if role == Role::Host || role == Role::Pod && view.is_port_of_switch(link) {
         return None;
     }
     let bridge = view.bridge_of(link).filter(|_| role == Role::Pod);

@@ -27,6 +27,9 @@ pub enum LinkKind {
     Over,
     /// A bond or a team, whose ports carry its packets.
     Bond,
+    /// Open vSwitch: its datapath (`ovs-system`), whose ports have it as their controller, or an internal port with
+    /// addresses of the node (`br-int`, `antrea-gw0`).
+    Switch,
     /// `lo`.
     Loopback,
     /// Any other kind, for example a physical or dummy interface.
@@ -146,6 +149,12 @@ impl NetnsView {
     pub fn bridge_of(&self, link: &Link) -> Option<&Link> {
         let controller = self.links.get(&link.controller?)?;
         (controller.kind == LinkKind::Bridge).then_some(controller)
+    }
+
+    /// Reports whether an interface is a port of Open vSwitch, which takes its packets before the stack routes them.
+    pub fn is_port_of_switch(&self, link: &Link) -> bool {
+        let controller = link.controller.and_then(|index| self.links.get(&index));
+        controller.is_some_and(|it| it.kind == LinkKind::Switch)
     }
 
     /// Adds or updates a link.

@@ -1,5 +1,6 @@
 //! One node with an interface of each kind: their roles, and what the programs know of them.
 
+mod switch;
 mod veths;
 
 use std::net::IpAddr;

@@ -91,8 +91,8 @@ const fn head(header: &LinkHeader) -> Head {
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, six matter")]
-const fn kind_of(kind: &InfoKind) -> LinkKind {
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, seven matter")]
+fn kind_of(kind: &InfoKind) -> LinkKind {
     match kind {
         InfoKind::Veth | InfoKind::Netkit => LinkKind::Veth,
         InfoKind::Bridge => LinkKind::Bridge,
@@ -112,6 +112,8 @@ const fn kind_of(kind: &InfoKind) -> LinkKind {
         | InfoKind::GreTun6
         | InfoKind::GreTap
         | InfoKind::GreTap6 => LinkKind::Tunnel,
+        // `internal_dev_link_ops` in net/openvswitch/vport-internal_dev.c.
+        InfoKind::Other(name) if name == "openvswitch" => LinkKind::Switch,
         _ => LinkKind::Other,
     }
 }

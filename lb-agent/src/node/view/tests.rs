@@ -4,9 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use lb_common::addr::Ip;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
-use super::NetnsView;
+use super::{LinkKind, NetnsView};
 
 fn message(local: [u8; 4], peer: [u8; 4], prefix: u8) -> AddressMessage {
     let [local, peer] = [local, peer].map(|ip| IpAddr::V4(Ipv4Addr::from(ip)));
@@ -79,4 +79,15 @@ fn leftovers_of_ipvs_are_no_listeners() {
         view.put_address(&own);
     }
     assert_eq!(view.listening(), [Ip::v4([10, 96, 0, 3])].into());
+}
+
+/// The library has no name for this kind.
+#[test]
+fn open_vswitch_is_known_by_the_name_of_its_kind() {
+    for (name, kind) in [("openvswitch", LinkKind::Switch), ("nlmon", LinkKind::Other)] {
+        let mut message = LinkMessage::default();
+        let info = vec![LinkInfo::Kind(InfoKind::Other(name.to_owned()))];
+        message.attributes = vec![LinkAttribute::LinkInfo(info)];
+        assert_eq!(super::message::link(&message).kind, kind, "{name}");
+    }
 }
