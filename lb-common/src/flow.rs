@@ -227,6 +227,10 @@ impl Flow {
     /// The service of the flow has affinity.
     pub const STICKY: u8 = 8;
 
+    /// The client is a pod, and its packets came in by a pod's interface. The replies are translated where they leave
+    /// by that interface, and nowhere on the way to it.
+    pub const OF_POD: u8 = 16;
+
     /// Whether the entry is for packets from the backend to the client.
     #[inline(always)]
     pub const fn is_answer(&self) -> bool {

@@ -39,6 +39,7 @@ mod no_bypass;
 mod node_port;
 mod not_redirected;
 mod own_source;
+mod pod_replies;
 mod pods;
 mod policy;
 mod quotes;
@@ -61,6 +62,7 @@ pub fn all() -> Vec<Fixture> {
         cluster_ip::all(),
         node_port::all(),
         pods::all(),
+        pod_replies::all(),
         masquerade::all(),
         networks::all(),
         policy::all(),

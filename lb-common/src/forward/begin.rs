@@ -33,6 +33,8 @@ pub struct Begin {
     pub renews: bool,
     /// The source becomes an address of this node where the packet leaves the node.
     pub masquerade: bool,
+    /// [`Flow::OF_POD`].
+    pub is_of_pod: bool,
     /// The port of the first packet cannot change (SCTP in fragments): without it the flow is refused, since the packet
     /// could not follow it.
     pub port_stays: bool,
@@ -60,6 +62,7 @@ impl Begin {
             expected: flows::acknowledged(packet, view),
             renews,
             masquerade: false,
+            is_of_pod: false,
             port_stays: rewrite::port_stays(packet, view),
             may_turn: false,
             source: Ip::UNSPECIFIED,
@@ -143,7 +146,8 @@ fn write_forward(
     flow.frontends_epoch = settings.services.frontends_epoch;
     flow.client_device = 0;
     let sticky = if choice.service.affinity != 0 { Flow::STICKY } else { 0 };
-    flow.flags = sticky | if begin.masquerade { Flow::MASQUERADED } else { 0 };
+    let of_pod = if begin.is_of_pod { Flow::OF_POD } else { 0 };
+    flow.flags = sticky | of_pod | if begin.masquerade { Flow::MASQUERADED } else { 0 };
     flow.to.destination = backend.ip;
     flow.to.destination_port = backend.port;
     if is_hairpin {

@@ -261,6 +261,9 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     }
     let flow = shape.flow(packet, found);
     match flow.kind {
+        Kind::REPLY if follow::is_translated_later(packet, flow, shape.role(*role)) => {
+            Err(Verdict::Pass(PassReason::Unchanged))
+        }
         Kind::REPLY => Ok(Next::Follow),
         // A backend has seen the source of its flow, whatever the settings are now.
         Kind::MASQUERADE

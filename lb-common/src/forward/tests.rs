@@ -92,6 +92,7 @@ fn entry(key: &FlowKey, flow: &Flow) -> String {
         (Flow::PROTECTED, " protected"),
         (Flow::ANSWER, " answer"),
         (Flow::STICKY, " sticky"),
+        (Flow::OF_POD, " of_pod"),
     ]
     .map(|(flag, name)| if flags & flag == 0 { "" } else { name })
     .concat();

@@ -51,6 +51,8 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     }
     *begin = Begin {
         masquerade: masquerades(settings, source, choice, role, Origin { pod, own, detector }),
+        // A guest of a pod may get its replies by another interface: they are translated at the first one.
+        is_of_pod: role == Role::Pod && settings.node.is_pod(source) != Some(false),
         may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
         ..Begin::of(packet, tables, view, begin.renews)
     };

@@ -10,6 +10,7 @@ use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::forward::exit::{self, ExitTo, next_hop, rewrite};
 use crate::forward::rare::{host, quoted};
+use crate::forward::seek::follow;
 use crate::forward::{Found, Quoted, Refusal, Role, Scratch, Step, choose, ready};
 use crate::packet::{Covered, Packet};
 use crate::service::Frontend;
@@ -104,6 +105,9 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         host::find_delivery(packet, tables, flow, *role, exit)?;
     }
     let leaves = headers.key.side == Side::EGRESS && *role == Role::External;
+    if leaves && flow.kind == Kind::REPLY && follow::is_translated_later(packet, flow, *role) {
+        return Err(Verdict::Pass(PassReason::Unchanged));
+    }
     // An error of this host about a reply took the route to the frontend; the stack sends it on by the route to the
     // backend.
     if leaves && flow.kind == Kind::FORWARD {

@@ -6,7 +6,8 @@ use crate::event::{DropReason, Event};
 use crate::flow::Flow;
 use crate::forward::choose::SECOND;
 use crate::forward::life::flows::is_live;
-use crate::forward::{Found, Refusal};
+use crate::forward::{Found, Refusal, Role};
+use crate::packet::Packet;
 use crate::service::Service;
 use crate::tables::{Clock, Flows, Services};
 use crate::wire::{View, tcp};
@@ -36,6 +37,21 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     }
     flow.frontends_epoch == settings.services.frontends_epoch
         && tables.epoch(flow.backend) == flow.epoch
+}
+
+/// Whether a reply that leaves by an external interface is translated later: at the pod's interface by which the
+/// client's packets came. The switch of a CNI plugin or the network between them sees both directions of the flow with
+/// the backend's address, and drops packets that fit no connection of theirs (ADR 0003).
+#[inline(always)]
+pub(in crate::forward) fn is_translated_later<P: Packet>(
+    packet: &P,
+    flow: &Flow,
+    role: Role,
+) -> bool {
+    // The interface may have been taken for a pod's when the flow began.
+    role == Role::External
+        && flow.flags & Flow::OF_POD != 0
+        && flow.client_device != packet.device()
 }
 
 /// Whether a packet may follow the flow found for it, or needs a new choice of backend.
