@@ -2,7 +2,7 @@
 //! the contract (contract 2.4 and 3.3).
 //!
 //! One API server serves many *worlds*: topologies with the same names and addresses, each with its own proxy on
-//! `node-a`. `node-b` is the other node and has no proxy, so `node-a` makes every decision.
+//! `node-a`. `node-b` is the other node. It has no proxy unless a test asks for one, so `node-a` makes every decision.
 
 mod account;
 mod contract;

@@ -11,6 +11,7 @@ use crate::traffic::{Answer, Ask, Failure, Protocol};
 use crate::wait::{wait_until, wait_until_ok};
 
 mod asking;
+mod masqueraded;
 mod one_port;
 mod shared;
 
@@ -19,6 +20,7 @@ pub use asking::{
     all_dropped, answered_by, answered_outside, ask, askers, different_servers, dropped, exchange,
     longer, matrix, refused, servers, until, until_within,
 };
+pub use masqueraded::{masquerade, masquerade_no_more};
 pub use one_port::{from_one_port, unused_port};
 pub use shared::Shared;
 

@@ -15,6 +15,7 @@ mod conversation;
 pub mod frame;
 mod handmade;
 mod load;
+pub mod open;
 pub mod peer;
 mod ping;
 pub mod raw;

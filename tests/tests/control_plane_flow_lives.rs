@@ -9,13 +9,18 @@ use lb_common::wire::tcp;
 use lb_tests::control_plane::kube_proxy::Mode;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::matrix::{Detector, Proxy, Setup, SharedApiServer, World, services};
-use lb_tests::rig::{Rig, TARGET, answered_outside, ask, from_one_port, matrix, until};
-use lb_tests::topology::{Family, Member, Pod};
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
+use lb_tests::topology::{Family, Pod};
 use lb_tests::traffic::{Ask, Attacked, Handmade, spoofed};
 
-/// `NodePort`s of Services with a pod of the first and of the second node as backend, and with a backend that has no
-/// listener.
-const NODE_PORTS: [u16; 3] = [30_580, 30_581, 30_582];
+#[path = "control_plane_flow_lives/one_port.rs"]
+mod one_port;
+#[path = "control_plane_flow_lives/own_ports.rs"]
+mod own_ports;
+
+/// `NodePort`s of Services with a pod of the first and of the second node as backend, with a backend that has no
+/// listener, and without endpoints.
+const NODE_PORTS: [u16; 4] = [30_580, 30_581, 30_582, 30_583];
 /// A port without a listener.
 const CLOSED: u16 = 9;
 /// The number of packets of a flood, each from another source.
@@ -23,80 +28,79 @@ const FLOOD: u32 = 10_000;
 /// The number of new flows beside it, of each client.
 const ASKED: u32 = 100;
 
-/// Services whose only backend is known, so that an answer of another one is a flow that moved.
-fn published(server: &SharedApiServer, world: &World) -> Result<[Service; 3]> {
-    let [near, far, closed] = NODE_PORTS;
+/// A world with its Services, and the API server that it reads.
+struct Life<'a> {
+    server: &'a SharedApiServer,
+    world: World,
+    near: Service,
+    far: Service,
+}
+
+/// A part of the life of a flow, which both proxies must pass.
+type Trial = fn(&Life<'_>) -> Result<()>;
+
+impl Life<'_> {
+    const fn rig(&self) -> &Rig {
+        self.world.rig()
+    }
+
+    /// The Services with a backend, each with its `NodePort` and its backend.
+    fn served(&self) -> Result<[(&Service, u16, &Pod); 2]> {
+        let [near, far, ..] = NODE_PORTS;
+        let rig = self.rig();
+        Ok([(&self.near, near, rig.pod(0, 1)?), (&self.far, far, rig.pod(1, 1)?)])
+    }
+}
+
+/// Publishes Services whose only backend is known, so that an answer of another one is a flow that moved.
+fn live(server: &SharedApiServer, world: World) -> Result<Life<'_>> {
+    let [near, far, closed, none] = NODE_PORTS;
     let rig = world.rig();
     let near = Service::new("life-near", 210)?.port(80, TARGET).node_port(near);
+    let near = near.pods(&[rig.pod(0, 1)?]);
     let far = Service::new("life-far", 211)?.port(80, TARGET).node_port(far);
+    let far = far.pods(&[rig.pod(1, 1)?]);
     let closed = Service::new("life-closed", 212)?.port(80, CLOSED).node_port(closed);
-    let all = [
-        near.pods(&[rig.pod(0, 1)?]),
-        far.pods(&[rig.pod(1, 1)?]),
-        closed.endpoints([Endpoint::pod(rig.pod(0, 1)?), Endpoint::pod(rig.pod(1, 1)?)]),
-    ];
-    all.iter().try_for_each(|service| server.publish(&service.objects()))?;
-    for service in all.iter().take(2) {
+    let closed = closed.endpoints([Endpoint::pod(rig.pod(0, 1)?), Endpoint::pod(rig.pod(1, 1)?)]);
+    let none = Service::new("life-none", 213)?.port(80, TARGET).node_port(none);
+    let all = [&near, &far, &closed, &none];
+    all.into_iter().try_for_each(|service| server.publish(&service.objects()))?;
+    for service in [&near, &far] {
         for (family, protocol) in matrix() {
-            until(rig.pod(0, 0)?, Ask::new(protocol, service.frontend(family)), Result::is_ok)?;
+            for node in 0..2 {
+                let question = Ask::new(protocol, service.frontend(family));
+                until(rig.pod(node, 0)?, question, Result::is_ok)?;
+            }
         }
     }
-    Ok(all)
+    Ok(Life { server, world, near, far })
 }
 
 #[test]
 fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
+    let trials: [(&str, Trial); 5] = [
+        ("own connections", own_ports::are_free_for_the_node_and_its_pods),
+        ("ports that become NodePorts", own_ports::stay_with_open_connections),
+        ("one port", one_port::asks_by_every_way),
+        ("forged segments", forged_segments),
+        ("flood", flood),
+    ];
     let server = SharedApiServer::take_over()?;
     server.publish(&services()?)?;
     for proxy in [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours] {
-        let world = World::start(Setup::new(proxy, Detector::NodeCidr), &server)?;
-        let services = published(&server, &world)?;
-        let [near, far, _] = &services;
-        let rig = world.rig();
-        let context = |what: &'static str| move || format!("{what}, {proxy:?}");
-        own_connections_have_ports_of_services(rig).with_context(context("own connections"))?;
-        two_frontends_from_one_port(rig, &services).with_context(context("one port"))?;
-        forged_segments(rig, [near, far]).with_context(context("forged segments"))?;
-        flood(rig, &services).with_context(context("flood"))?;
-    }
-    Ok(())
-}
-
-/// The node talks to a server outside from ports that are `NodePorts`.
-fn own_connections_have_ports_of_services(rig: &Rig) -> Result<()> {
-    for (family, protocol) in matrix() {
-        for port in NODE_PORTS {
-            drop(answered_outside(rig, rig.node(0)?, family, protocol, Some(port))?);
-        }
-    }
-    Ok(())
-}
-
-/// A pod reaches one backend by two frontends and directly, and all from one port.
-fn two_frontends_from_one_port(rig: &Rig, [near, far, _]: &[Service; 3]) -> Result<()> {
-    let pod: &Member = rig.pod(0, 0)?;
-    for (family, protocol) in matrix() {
-        for (service, number, backend) in
-            [(near, NODE_PORTS[0], rig.pod(0, 1)?), (far, NODE_PORTS[1], rig.pod(1, 1)?)]
-        {
-            let asked = [
-                service.frontend(family),
-                rig.node(0)?.addresses().socket(family, number),
-                backend.addresses().socket(family, TARGET),
-            ];
-            for answer in from_one_port(protocol, &asked.map(|to| (pod, to)))? {
-                ensure!(answer.server == backend.name(), "{answer:?}");
-            }
+        let setup = Setup::new(proxy, Detector::NodeCidr);
+        let life = live(&server, World::start_on_both_nodes(setup, &server)?)?;
+        for (name, trial) in trials {
+            trial(&life).with_context(|| format!("{name}, {proxy:?}"))?;
         }
     }
     Ok(())
 }
 
 /// Connections by `ClusterIP` of a pod, and by `NodePort` of a client outside.
-fn forged_segments(rig: &Rig, services: [&Service; 2]) -> Result<()> {
-    let backends: [&Pod; 2] = [rig.pod(0, 1)?, rig.pod(1, 1)?];
-    let mut open = Vec::new();
-    for ((service, backend), port) in services.into_iter().zip(backends).zip(NODE_PORTS) {
+fn forged_segments(life: &Life<'_>) -> Result<()> {
+    let (rig, mut open) = (life.rig(), Vec::new());
+    for (service, port, backend) in life.served()? {
         open.extend(Attacked::open_all(rig, service, port, backend)?);
     }
     for connection in &open {
@@ -106,10 +110,10 @@ fn forged_segments(rig: &Rig, services: [&Service; 2]) -> Result<()> {
 }
 
 /// Unanswered SYNs and datagrams from spoofed sources; other clients ask meanwhile, by new flows and by open ones.
-fn flood(rig: &Rig, [near, far, _]: &[Service; 3]) -> Result<()> {
-    let mut kept = Vec::new();
+fn flood(life: &Life<'_>) -> Result<()> {
+    let (rig, mut kept) = (life.rig(), Vec::new());
     for (family, protocol) in matrix() {
-        for service in [near, far] {
+        for (service, ..) in life.served()? {
             let flow = rig.pod(0, 0)?.peer().keep(Ask::new(protocol, service.frontend(family)))?;
             let answer = flow.ask()?;
             kept.push((flow, answer));
@@ -127,7 +131,7 @@ fn flood(rig: &Rig, [near, far, _]: &[Service; 3]) -> Result<()> {
             // A full send queue is not an error: the flood continues.
             drop(hand.send(&packet, target));
             if number % (FLOOD / ASKED) == 0 {
-                for (asked, port) in [(near, NODE_PORTS[0]), (far, NODE_PORTS[1])] {
+                for (asked, port, _) in life.served()? {
                     let outside = rig.node(0)?.addresses().socket(family, port);
                     drop(ask(rig.client(), Ask::tcp(outside))?);
                     drop(ask(rig.pod(0, 0)?, Ask::udp(asked.frontend(family)))?);

@@ -3,18 +3,19 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::control_plane::kube_proxy::by_hand;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, matrix, until};
+use lb_tests::rig::{self, Rig, TARGET, matrix, until};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::traffic::open::{Open, open, socket};
 use lb_tests::wait::wait_until_ok;
-use socket2::{Domain, Socket, Type};
+use socket2::Type;
 
 in_both_shapes!(
     silent_connections_outlive_that_their_port_becomes_a_node_port,
@@ -33,77 +34,9 @@ const OUTSIDE: u16 = 9_210;
 /// The deadline for reads; everything in this test answers within milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Both ends of a connection; the server's end is the second.
-enum Open {
-    Stream(TcpStream, TcpStream),
-    Datagrams(UdpSocket, UdpSocket, SocketAddr),
-}
-
-impl Open {
-    /// The server sends a byte, and the client answers.
-    fn is_alive(&mut self) -> Result<()> {
-        let mut byte = [0];
-        match self {
-            Self::Stream(client, server) => {
-                server.write_all(b"!")?;
-                client.read_exact(&mut byte).context("the server's byte")?;
-                client.write_all(b"?")?;
-                server.read_exact(&mut byte).context("the client's byte")?;
-            }
-            Self::Datagrams(client, server, at) => {
-                let at = *at;
-                server.send_to(b"!", at)?;
-                client.recv(&mut byte).context("the server's datagram")?;
-                client.send(b"?")?;
-                let (_, from) = server.recv_from(&mut byte).context("the client's datagram")?;
-                ensure!(from == at, "from {from}, not {at}");
-            }
-        }
-        Ok(())
-    }
-}
-
-/// A socket of a family, bound to a port of a member (0: chosen by the kernel).
-fn socket(of: &Member, family: Family, kind: Type, port: u16) -> Result<Socket> {
-    let address = of.addresses().socket(family, port);
-    let socket = of.home().run_in(|| Socket::new(Domain::for_address(address), kind, None))??;
-    // With SO_REUSEADDR the kernel may choose a port that another socket has, at which this one cannot listen.
-    socket.set_reuse_address(port != 0)?;
-    socket.bind(&address.into())?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    Ok(socket)
-}
-
-/// Connects two sockets; returns the connection and the port that the server sees.
-fn open(client: Socket, server: Socket) -> Result<(Open, u16)> {
-    let to = server.local_addr()?;
-    if client.r#type()? == Type::STREAM {
-        server.listen(1)?;
-        client.connect(&to).with_context(|| format!("{to:?}"))?;
-        let (server, from) = TcpListener::from(server).accept()?;
-        server.set_read_timeout(Some(PATIENCE))?;
-        return Ok((Open::Stream(client.into(), server), from.port()));
-    }
-    client.connect(&to)?;
-    let (client, server) = (UdpSocket::from(client), UdpSocket::from(server));
-    client.send(b"?")?;
-    let (_, from) = server.recv_from(&mut [0])?;
-    Ok((Open::Datagrams(client, server, from), from.port()))
-}
-
 /// Masquerades the connections of a pod to the server with the node's address and this port.
 fn masquerade(rig: &Rig, pod: &Member, port: u16) -> Result<()> {
-    let (pod, server) = (pod.addresses(), rig.client().addresses());
-    let rules = format!(
-        "table inet t; delete table inet t;
-         table inet t {{ chain c {{
-           type nat hook postrouting priority srcnat;
-           ip saddr {} ip daddr {} meta l4proto {{ tcp, udp }} masquerade to :{port}
-           ip6 saddr {} ip6 daddr {} meta l4proto {{ tcp, udp }} masquerade to :{port}
-         }}; }}",
-        pod.v4, server.v4, pod.v6, server.v6
-    );
-    rig.node(0)?.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
+    rig::masquerade(rig.node(0)?, pod.addresses().both(), rig.client(), &port.to_string())
 }
 
 /// Opens connections of each kind. Datagrams to a server on the node belong to the Service as soon as there is one.

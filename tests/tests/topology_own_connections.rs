@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, TARGET, answered_outside, ask, matrix, until};
+use lb_tests::rig::{self, Rig, TARGET, answered_outside, ask, matrix, until};
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
 use serde_json::{Value, json};
@@ -97,18 +97,7 @@ fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
 /// Masquerades the connections of node-a's pods to a machine with the node's address and these ports.
 fn masquerade(rig: &Rig, to: &Member, ports: &str) -> Result<()> {
     let node = rig.node(0)?;
-    let [pods4, pods6] = node.pod_ranges();
-    let outside = to.addresses();
-    let rules = format!(
-        "table inet t; delete table inet t;
-         table inet t {{ chain c {{
-           type nat hook postrouting priority srcnat;
-           ip saddr {pods4} ip daddr {} meta l4proto {{ tcp, udp }} masquerade to :{ports}
-           ip6 saddr {pods6} ip6 daddr {} meta l4proto {{ tcp, udp }} masquerade to :{ports}
-         }}; }}",
-        outside.v4, outside.v6
-    );
-    node.netns().tool_fed("nft", &["-f", "-"], &rules).map(drop)
+    rig::masquerade(node, node.pod_ranges(), to, ports)
 }
 
 /// Outside a campaign all masquerade ports are in the range of the `NodePorts`, so that every tenth is taken.

@@ -1,4 +1,5 @@
-//! A topology with one proxy on `node-a`: the real kube-proxy or our agent, with the same configuration file.
+//! A topology with one proxy on `node-a`, or on both nodes: the real kube-proxy or our agent, with the same
+//! configuration file.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +16,7 @@ use crate::agent::{Agent, Source as Objects};
 use crate::control_plane::kube_proxy::{KubeProxy, Mode, Options};
 use crate::join_all::join_all;
 use crate::rig::Rig;
-use crate::topology::{Family, Member, Pod, Shape, Topology, address};
+use crate::topology::{Family, Member, Node, Pod, Shape, Topology, address};
 use crate::traffic::survey::{Ending, Inquiry};
 use crate::traffic::{Ask, Failure};
 use crate::wait::wait_until;
@@ -28,8 +29,9 @@ const BREATH: Duration = Duration::from_millis(100);
 /// A world that runs: a node, and the proxy that serves it.
 #[derive(Debug)]
 pub struct World {
-    // Dropped in this order: the proxy before its node.
+    // Dropped in this order: the proxies before their nodes.
     proxy: Running,
+    other: Option<Running>,
     rig: Rig,
     setup: Setup,
 }
@@ -38,6 +40,33 @@ pub struct World {
 enum Running {
     KubeProxy(#[expect(dead_code, reason = "ends with the world")] KubeProxy),
     Ours(Agent),
+}
+
+impl Running {
+    /// Starts the proxy of a setup on a node, and returns when it has programmed the existing Services.
+    fn start(node: &Node, setup: &Setup, server: &SharedApiServer) -> Result<Self> {
+        let kubeconfig = server.control_plane().kubeconfig();
+        let fields = setup.fields();
+        let mode = match setup.proxy {
+            Proxy::KubeProxy(mode) => mode,
+            Proxy::Ours | Proxy::OursMasquerading => Mode::Nftables,
+        };
+        let options = Options {
+            more: Some(&fields),
+            min_sync_period: BREATH,
+            ..Options::new(node.netns().name(), mode, &kubeconfig, node.name())
+        };
+        if setup.is_kube_proxy() {
+            return Ok(Self::KubeProxy(KubeProxy::start(&options)?));
+        }
+        let file = node.directory().join("config.yaml");
+        let documents = [options.configuration(), setup.agent()];
+        fs::write(&file, documents.join("\n---\n") + "\n")
+            .with_context(|| format!("configuration {}", file.display()))?;
+        let config = file.to_string_lossy();
+        let source = Objects::Kubeconfig(&kubeconfig);
+        Ok(Self::Ours(Agent::start(node, source, &["--config", &config])?))
+    }
 }
 
 impl World {
@@ -58,31 +87,16 @@ impl World {
                 devices.map(|device| format!("link set {device} type bridge_slave hairpin on"));
             rig.node(0)?.netns().ip(&allowed.collect::<Vec<_>>().join("\n"))?;
         }
-        let kubeconfig = server.control_plane().kubeconfig();
-        let node = rig.node(0)?;
-        let fields = setup.fields();
-        let mode = match setup.proxy {
-            Proxy::KubeProxy(mode) => mode,
-            Proxy::Ours | Proxy::OursMasquerading => Mode::Nftables,
-        };
-        let options = Options {
-            more: Some(&fields),
-            min_sync_period: BREATH,
-            ..Options::new(node.netns().name(), mode, &kubeconfig, node.name())
-        };
-        let proxy = if setup.is_kube_proxy() {
-            Running::KubeProxy(KubeProxy::start(&options)?)
-        } else {
-            let file = node.directory().join("config.yaml");
-            let documents = [options.configuration(), setup.agent()];
-            fs::write(&file, documents.join("\n---\n") + "\n")
-                .with_context(|| format!("configuration {}", file.display()))?;
-            let config = file.to_string_lossy();
-            let source = Objects::Kubeconfig(&kubeconfig);
-            Running::Ours(Agent::start(node, source, &["--config", &config])?)
-        };
-        let world = Self { proxy, rig, setup };
+        let proxy = Running::start(rig.node(0)?, &setup, server)?;
+        let world = Self { proxy, other: None, rig, setup };
         world.wait_until_programmed()?;
+        Ok(world)
+    }
+
+    /// As [`World::start`], with the same proxy on `node-b` as well.
+    pub fn start_on_both_nodes(setup: Setup, server: &SharedApiServer) -> Result<Self> {
+        let mut world = Self::start(setup, server)?;
+        world.other = Some(Running::start(world.rig.node(1)?, &world.setup, server)?);
         Ok(world)
     }
 
@@ -96,7 +110,7 @@ impl World {
         &self.rig
     }
 
-    /// Returns our agent, if it is the proxy.
+    /// Returns our agent of `node-a`, if it is the proxy.
     pub const fn agent(&self) -> Option<&Agent> {
         match &self.proxy {
             Running::Ours(agent) => Some(agent),
