@@ -18,6 +18,7 @@ use anyhow::{Context as _, Result};
 pub mod address;
 mod fabric;
 mod firewall;
+mod guest;
 pub mod leftovers;
 mod member;
 mod node;

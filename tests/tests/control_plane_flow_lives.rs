@@ -13,10 +13,14 @@ use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Pod};
 use lb_tests::traffic::{Ask, Attacked, Handmade, spoofed};
 
+#[path = "control_plane_flow_lives/guest.rs"]
+mod guest;
 #[path = "control_plane_flow_lives/one_port.rs"]
 mod one_port;
 #[path = "control_plane_flow_lives/own_ports.rs"]
 mod own_ports;
+#[path = "control_plane_flow_lives/privileged.rs"]
+mod privileged;
 
 /// `NodePort`s of Services with a pod of the first and of the second node as backend, with a backend that has no
 /// listener, and without endpoints.
@@ -78,10 +82,12 @@ fn live(server: &SharedApiServer, world: World) -> Result<Life<'_>> {
 
 #[test]
 fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
-    let trials: [(&str, Trial); 5] = [
+    let trials: [(&str, Trial); 7] = [
         ("own connections", own_ports::are_free_for_the_node_and_its_pods),
         ("ports that become NodePorts", own_ports::stay_with_open_connections),
         ("one port", one_port::asks_by_every_way),
+        ("ports below 1,024", privileged::stay_privileged),
+        ("a guest", guest::reaches_near_and_far_backends),
         ("forged segments", forged_segments),
         ("flood", flood),
     ];

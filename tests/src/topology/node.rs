@@ -11,7 +11,7 @@ use super::fabric::Fabric;
 use super::leftovers::Namespaces;
 use super::member::Member;
 use super::offload::{switch_checksum_offload_off, switch_polling};
-use super::{Builder, Overlay, firewall};
+use super::{Builder, Overlay, Shape, firewall};
 use crate::netns::{NAMES, Netns};
 
 /// One machine of the cluster. Dereferences to its host, which stands for processes on the node itself.
@@ -77,18 +77,44 @@ impl Node {
         let index = self.pods.len() as u8 + 1;
         let short = format!("{}{index}", self.host.name().trim_start_matches("node-"));
         let (name, device) = (format!("pod-{short}"), format!("veth-{short}"));
-        let netns = Netns::new(&namespaces.netns(&name))?;
         let addresses = address::pod(self.number, index)?;
-        builder.wire.connect(self.host.netns(), &device, &netns)?;
-        builder.shape.connect(self.host.netns(), self.number, &netns, &device, addresses)?;
-        if !builder.checksum_offload {
-            switch_checksum_offload_off(&netns, "eth0")?;
-        }
         let cgroup = namespaces.cgroup(&format!("{}/pods", self.host.name()))?;
+        let netns = self.wired(namespaces, builder, (&name, &device), builder.shape, addresses)?;
         let member = Member::new(namespaces, &name, netns, addresses, Some(cgroup))?;
         let node = self.host.name().to_owned();
         self.pods.push(Pod { member, node, device });
         Ok(())
+    }
+
+    /// Creates a routed member that is no pod, in no cgroup of the node.
+    pub(crate) fn guest(
+        &self,
+        namespaces: &Namespaces,
+        builder: &Builder,
+        name: &str,
+        addresses: Addresses,
+    ) -> Result<Member> {
+        let device = format!("veth-{name}");
+        let netns = self.wired(namespaces, builder, (name, &device), Shape::Routed, addresses)?;
+        Member::new(namespaces, name, netns, addresses, None)
+    }
+
+    /// Creates the namespace of a member, and its wire to the node.
+    fn wired(
+        &self,
+        namespaces: &Namespaces,
+        builder: &Builder,
+        (name, device): (&str, &str),
+        shape: Shape,
+        addresses: Addresses,
+    ) -> Result<Netns> {
+        let netns = Netns::new(&namespaces.netns(name))?;
+        builder.wire.connect(self.host.netns(), device, &netns)?;
+        shape.connect(self.host.netns(), self.number, &netns, device, addresses)?;
+        if !builder.checksum_offload {
+            switch_checksum_offload_off(&netns, "eth0")?;
+        }
+        Ok(netns)
     }
 
     /// Recreates the wire of a pod with the same names, and with this interface index if one is given.
