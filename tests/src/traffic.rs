@@ -10,6 +10,7 @@ mod attacked;
 mod background;
 mod both;
 pub mod capture;
+pub mod closing;
 pub mod command;
 mod conversation;
 pub mod frame;

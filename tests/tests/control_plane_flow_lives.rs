@@ -13,6 +13,8 @@ use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Pod};
 use lb_tests::traffic::{Ask, Attacked, Handmade, spoofed};
 
+#[path = "control_plane_flow_lives/closes.rs"]
+mod closes;
 #[path = "control_plane_flow_lives/guest.rs"]
 mod guest;
 #[path = "control_plane_flow_lives/one_port.rs"]
@@ -21,6 +23,8 @@ mod one_port;
 mod own_ports;
 #[path = "control_plane_flow_lives/privileged.rs"]
 mod privileged;
+#[path = "control_plane_flow_lives/strays.rs"]
+mod strays;
 
 /// `NodePort`s of Services with a pod of the first and of the second node as backend, with a backend that has no
 /// listener, and without endpoints.
@@ -82,12 +86,14 @@ fn live(server: &SharedApiServer, world: World) -> Result<Life<'_>> {
 
 #[test]
 fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
-    let trials: [(&str, Trial); 7] = [
+    let trials: [(&str, Trial); 9] = [
         ("own connections", own_ports::are_free_for_the_node_and_its_pods),
         ("ports that become NodePorts", own_ports::stay_with_open_connections),
         ("one port", one_port::asks_by_every_way),
         ("ports below 1,024", privileged::stay_privileged),
         ("a guest", guest::reaches_near_and_far_backends),
+        ("stray segments", strays::harm_no_later_connection),
+        ("closes", closes::lose_no_byte),
         ("forged segments", forged_segments),
         ("flood", flood),
     ];

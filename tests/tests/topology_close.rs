@@ -2,11 +2,9 @@
 //! data and no reset, no side sends a reset, and no flow stays. The same for a connection that only one side closes,
 //! when its time is over.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::sync::Barrier;
+use std::io::Write as _;
+use std::net::{Shutdown, TcpStream};
 use std::thread;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::campaign;
@@ -14,6 +12,7 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::Rig;
 use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::traffic::closing::{self, Path, rest};
 
 in_both_shapes!(connections_end_well, half_closed_connections_expire);
 
@@ -23,10 +22,6 @@ const NAMES: [&str; 2] = ["near", "far"];
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
 /// The length in bytes of the answer after a half-close: several TCP windows.
 const SIZE: usize = 200_000;
-/// The deadline for reads: a lost segment is retransmitted after doubling timeouts.
-const PATIENCE: Duration = Duration::from_mins(1);
-/// The kernel's smallest retransmission timeout (`TCP_RTO_MIN`).
-const USUAL_PATIENCE: Duration = Duration::from_millis(200);
 
 fn start(shape: Shape, flags: &[&str]) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
@@ -40,64 +35,14 @@ fn start(shape: Shape, flags: &[&str]) -> Result<(Rig, [Service; 2])> {
     Ok((rig, services))
 }
 
-/// A client, the frontend that it uses, and the server behind it.
-struct Path<'a> {
-    client: &'a Member,
-    to: SocketAddr,
-    server: &'a Member,
-    listener: TcpListener,
-}
-
 /// Paths through `ClusterIP`s and `NodePort`s, to a local and to a remote backend.
 fn paths<'a>(rig: &'a Rig, services: &[Service; 2], family: Family) -> Result<Vec<Path<'a>>> {
     let mut all = Vec::new();
     for (at, service) in services.iter().enumerate() {
-        let server: &Member = rig.pod(at, 1)?;
-        let own = server.addresses().socket(family, PORT);
-        let listener = server.home().run_in(|| TcpListener::bind(own))??;
-        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORTS[at]);
-        let askers: [(&Member, SocketAddr); 2] =
-            [(rig.pod(0, 0)?, service.frontend(family)), (rig.client(), node_port)];
-        for (client, to) in askers {
-            all.push(Path { client, to, server, listener: listener.try_clone()? });
-        }
+        let backend = rig.pod(at, 1)?;
+        all.extend(Path::all(rig, (service, NODE_PORTS[at]), (backend, PORT), family)?);
     }
     Ok(all)
-}
-
-impl Path<'_> {
-    /// Opens a connection and sends a byte in each direction; returns both ends.
-    fn connect(&self) -> Result<[TcpStream; 2]> {
-        let to = self.to;
-        let mut client =
-            self.client.home().run_in(|| TcpStream::connect_timeout(&to, PATIENCE))??;
-        let (mut server, _from) = self.listener.accept()?;
-        let mut byte = [0];
-        for stream in [&client, &server] {
-            stream.set_read_timeout(Some(PATIENCE))?;
-        }
-        client.write_all(b"?")?;
-        server.read_exact(&mut byte)?;
-        server.write_all(b"!")?;
-        client.read_exact(&mut byte)?;
-        Ok([client, server])
-    }
-
-    /// The number of resets that both hosts have sent so far.
-    fn resets(&self) -> Result<u64> {
-        Ok(resets(self.client)? + resets(self.server)?)
-    }
-}
-
-/// The counter `OutRsts` (RFC 4022), for both families.
-fn resets(member: &Member) -> Result<u64> {
-    Ok(member.netns().counter("snmp", "Tcp OutRsts")?.cast_unsigned())
-}
-
-/// Reads until the other end has closed; returns the number of bytes.
-fn rest(mut stream: &TcpStream) -> Result<usize> {
-    let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).context("the rest")
 }
 
 fn connections_end_well(shape: Shape) -> Result<()> {
@@ -106,22 +51,12 @@ fn connections_end_well(shape: Shape) -> Result<()> {
     for family in Family::ALL {
         all.extend(paths(&rig, &services, family)?);
     }
-    patient_ends(&all, PATIENCE)?;
+    Path::patient_ends(&all, closing::PATIENCE)?;
     both_ends_close_at_once(&all, shape)?;
     both_ends_close_after_a_burst(&all, shape)?;
-    patient_ends(&all, USUAL_PATIENCE)?;
+    Path::patient_ends(&all, closing::USUAL_PATIENCE)?;
     one_end_closes_long_before_the_other(&all, shape)?;
     NAMES.iter().try_for_each(|name| rig.agent(0)?.until_no_flow(name, PORT))
-}
-
-/// Sets the smallest retransmission timeout of new sockets (Linux 6.11). On a busy machine a FIN would otherwise be
-/// sent twice, and the listener, whose connection is closed by then, would answer the second one with a reset.
-fn patient_ends(paths: &[Path<'_>], patience: Duration) -> Result<()> {
-    let patience = patience.as_micros().to_string();
-    for end in paths.iter().flat_map(|path| [path.client, path.server]) {
-        end.netns().sysctl("net.ipv4.tcp_rto_min_us", &patience)?;
-    }
-    Ok(())
 }
 
 fn both_ends_close_at_once(paths: &[Path<'_>], shape: Shape) -> Result<()> {
@@ -129,20 +64,7 @@ fn both_ends_close_at_once(paths: &[Path<'_>], shape: Shape) -> Result<()> {
     for path in paths {
         let before = path.resets()?;
         for _ in 0..times {
-            let ends = path.connect()?;
-            let barrier = Barrier::new(2);
-            let close = |end: &TcpStream| -> Result<usize> {
-                let _is_leader = barrier.wait();
-                end.shutdown(Shutdown::Write)?;
-                rest(end)
-            };
-            let [one, other] = &ends;
-            thread::scope(|scope| {
-                let other = scope.spawn(|| close(other));
-                let one = close(one);
-                other.join().map_err(|_panic| anyhow!("an end ended early"))?.and(one)
-            })
-            .with_context(|| format!("{}", path.to))?;
+            path.both_close_at_once()?;
         }
         ensure!(path.resets()? == before, "{}: an end has sent resets", path.to);
     }
@@ -212,25 +134,6 @@ fn lose_none(member: &Member) -> Result<()> {
     member.netns().tool("nft", &["delete", "table", "inet", "ends"]).map(drop)
 }
 
-/// A client that half-closes after a byte, and reads the answer afterwards.
-fn half_close(path: &Path<'_>) -> Result<()> {
-    let [client, server] = path.connect()?;
-    client.shutdown(Shutdown::Write)?;
-    let answer = |mut server: TcpStream| -> Result<usize> {
-        let rest = rest(&server)?;
-        server.write_all(&vec![b'.'; SIZE])?;
-        Ok(rest)
-    };
-    let read = thread::scope(|scope| {
-        let asked = scope.spawn(|| answer(server));
-        let read = rest(&client)?;
-        let _asked: usize = asked.join().map_err(|_panic| anyhow!("the server ended early"))??;
-        Ok::<_, anyhow::Error>(read)
-    })?;
-    ensure!(read == SIZE, "{read} bytes of {SIZE}");
-    Ok(())
-}
-
 /// Makes a member lose a part of each connection that ends.
 type Lose = fn(&Member) -> Result<()>;
 
@@ -239,7 +142,7 @@ fn one_end_closes_long_before_the_other(paths: &[Path<'_>], shape: Shape) -> Res
     for path in paths {
         let before = path.resets()?;
         for _ in 0..times {
-            half_close(path).with_context(|| format!("{}", path.to))?;
+            path.half_close(SIZE)?;
         }
         let losses: [(&Member, Lose); 3] = [
             (path.server, lose_the_first_end),
@@ -249,7 +152,7 @@ fn one_end_closes_long_before_the_other(paths: &[Path<'_>], shape: Shape) -> Res
         for (member, lose) in losses {
             for _ in 0..times {
                 lose(member)?;
-                half_close(path).with_context(|| format!("{}", path.to))?;
+                path.half_close(SIZE)?;
             }
             lose_none(member)?;
         }
