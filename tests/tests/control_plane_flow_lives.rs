@@ -27,8 +27,8 @@ mod privileged;
 mod strays;
 
 /// `NodePort`s of Services with a pod of the first and of the second node as backend, with a backend that has no
-/// listener, and without endpoints.
-const NODE_PORTS: [u16; 4] = [30_580, 30_581, 30_582, 30_583];
+/// listener, and without endpoints. The API server assigns the first 86 ports of the range only on request.
+const NODE_PORTS: [u16; 4] = [30_060, 30_061, 30_062, 30_063];
 /// A port without a listener.
 const CLOSED: u16 = 9;
 /// The number of packets of a flood, each from another source.

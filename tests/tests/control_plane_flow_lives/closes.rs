@@ -12,7 +12,7 @@ use lb_tests::wait::wait_until_ok;
 use super::Life;
 
 const NAMES: [&str; 2] = ["life-near-ends", "life-far-ends"];
-const NODE_PORTS: [u16; 2] = [30_593, 30_594];
+const NODE_PORTS: [u16; 2] = [30_073, 30_074];
 /// The port of the servers of this trial: the peers of the pods listen at another one.
 const PORT: u16 = 9_100;
 /// The length in bytes of a download.

@@ -14,7 +14,7 @@ use socket2::Type;
 use super::{Life, NODE_PORTS};
 
 /// Ports that become `NodePort`s of Services with a near backend, with a far one, and without endpoints.
-const LATER: [u16; 3] = [30_590, 30_591, 30_592];
+const LATER: [u16; 3] = [30_070, 30_071, 30_072];
 const NAMES: [&str; 3] = ["life-later-near", "life-later-far", "life-later-none"];
 
 /// The node and its pods talk to a server outside from ports that are `NodePorts`.
