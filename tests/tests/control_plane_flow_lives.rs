@@ -15,6 +15,8 @@ use lb_tests::traffic::{Ask, Attacked, Handmade, spoofed};
 
 #[path = "control_plane_flow_lives/closes.rs"]
 mod closes;
+#[path = "control_plane_flow_lives/errors.rs"]
+mod errors;
 #[path = "control_plane_flow_lives/guest.rs"]
 mod guest;
 #[path = "control_plane_flow_lives/one_port.rs"]
@@ -86,7 +88,7 @@ fn live(server: &SharedApiServer, world: World) -> Result<Life<'_>> {
 
 #[test]
 fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
-    let trials: [(&str, Trial); 9] = [
+    let trials: [(&str, Trial); 10] = [
         ("own connections", own_ports::are_free_for_the_node_and_its_pods),
         ("ports that become NodePorts", own_ports::stay_with_open_connections),
         ("one port", one_port::asks_by_every_way),
@@ -94,6 +96,7 @@ fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
         ("a guest", guest::reaches_near_and_far_backends),
         ("stray segments", strays::harm_no_later_connection),
         ("closes", closes::lose_no_byte),
+        ("errors", errors::reach_only_the_sender),
         ("forged segments", forged_segments),
         ("flood", flood),
     ];
