@@ -156,19 +156,22 @@ impl Keeper {
     }
 
     async fn renew(&mut self, is_other: bool) {
+        // A file that is replaced while it is read must look changed at the next look.
+        let before = stamps(&self.files);
         let made = match self.server.access().await {
             Ok(access) => {
+                let is_same = self.files == access.files;
                 self.files.clone_from(&access.files);
                 if is_other {
                     tracing::info!("credentials changed and were reloaded");
                     log_route(&access);
                 }
-                self.stamps = stamps(&self.files);
+                self.stamps = if is_same { before } else { stamps(&self.files) };
                 self.builds.made(&self.server, access, &self.addresses).await
             }
             Err(error) => {
                 // A file that is still being written is read again when it changes.
-                self.stamps = stamps(&self.files);
+                self.stamps = before;
                 Err(error)
             }
         };
@@ -262,11 +265,15 @@ fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {
         // rustls reports its errors inside an I/O error of this kind.
-        let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
-        if kind == Some(io::ErrorKind::InvalidData) {
+        let outer = error.downcast_ref::<io::Error>();
+        if outer.is_some_and(|it| it.kind() == io::ErrorKind::InvalidData) {
             return true;
         }
-        cause = error.source();
+        // That of a handshake is inside another I/O error, whose source is the source of the inner one.
+        cause = match outer.and_then(io::Error::get_ref) {
+            Some(inner) => Some(inner),
+            None => error.source(),
+        };
     }
     false
 }
@@ -308,5 +315,13 @@ current-context: x
             assert!(matches!(made, Err(ClientError::Slow(_))), "{:?}", made.err());
         }
         assert_eq!(fs::read_to_string(&calls).expect("calls"), "call\n", "one at a time");
+    }
+
+    #[test]
+    fn error_of_a_handshake_is_one_of_tls_however_deep_it_is() {
+        let tls = || io::Error::new(io::ErrorKind::InvalidData, "UnknownIssuer");
+        assert!(is_of_tls(&tls()));
+        assert!(is_of_tls(&io::Error::other(io::Error::other(tls()))));
+        assert!(!is_of_tls(&io::Error::other(io::Error::from(io::ErrorKind::ConnectionReset))));
     }
 }
