@@ -4,6 +4,7 @@
 //! a packet (ADR 0012).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use tracing::{info, warn};
 
@@ -159,7 +160,13 @@ impl Accelerator {
         datapath: &mut impl Attach,
         tc_knows: bool,
     ) -> bool {
-        let (driver, bus) = syscall::driver(&link.name).unwrap_or_default();
+        let (driver, bus) = match syscall::driver(&link.name) {
+            Ok(known) => known,
+            // Without file descriptors or memory nothing is known. Many drivers interrupt traffic when a program is
+            // detached and attached again, so the one in place stays, and the next turn asks again.
+            Err(error) if is_short_of_resources(&error) => return false,
+            Err(_) => Default::default(),
+        };
         let refused = match refusal(setting, link, &Hardware { driver, bus }) {
             Some(why) => {
                 // The setting or the driver may have changed since an earlier run attached it.
@@ -213,6 +220,10 @@ impl Accelerator {
         let attempts = self.attempts.values();
         attempts.map(|it| (it.device.clone(), why(it).unwrap_or_default())).collect()
     }
+}
+
+fn is_short_of_resources(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS))
 }
 
 #[cfg(test)]

@@ -1,7 +1,6 @@
 //! Facts about an interface and a network namespace that netlink does not provide.
 
 use std::io;
-use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::net::UnixDatagram;
 
@@ -22,10 +21,8 @@ pub(crate) fn driver(device: &str) -> io::Result<(String, String)> {
         rest: [u8; 12],
         numbers: [u32; 5],
     }
-    let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).or_else(|_| {
-        // The loopback interface of the namespace may be down.
-        UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-    })?;
+    // The request is not for the socket: one of this kind needs neither a port nor an interface.
+    let socket = UnixDatagram::unbound()?;
     // SAFETY: all zeroes is valid for plain numbers and bytes.
     let mut information: Information = unsafe { std::mem::zeroed() };
     information.command = GET_DRIVER;
