@@ -185,13 +185,14 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     } else {
         info!(restarts, "agent stopping; data path stays active");
     }
-    Ok(match end {
-        End::Asked => Outcome::Stop,
+    match end {
+        End::Asked => Ok(Outcome::Stop),
         End::Changed => {
             let need = agent.tracker.is_synced().then(|| agent.tracker.demand());
-            Outcome::Restart(Handover::of(text.as_deref(), need))
+            Ok(Outcome::Restart(Handover::of(text.as_deref(), need)))
         }
-    })
+        End::Lost(what) => Err(Error::Lost(what)),
+    }
 }
 
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything

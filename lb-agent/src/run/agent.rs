@@ -101,6 +101,7 @@ impl Agent {
             self.health.turns();
             match turns.next(stop).await {
                 Turn::Stop => return End::Asked,
+                Turn::Lost(what) => return End::Lost(what),
                 Turn::View(published) => {
                     self.take_view(published);
                     turns.rest(Rest::View);

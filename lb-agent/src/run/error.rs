@@ -29,6 +29,11 @@ pub enum Error {
          and may read its objects"
     )]
     NoLists(Duration),
+    /// A task has panicked. Without it the agent would never learn of a change.
+    #[error(
+        "the task that follows {0} has ended (see the log before this line); the agent must restart"
+    )]
+    Lost(&'static str),
     /// A listener could not bind, and `bindAddressHardFail` is set.
     #[error(
         "cannot listen on {address} ({what}); unset bindAddressHardFail to retry instead of exiting"
@@ -61,4 +66,6 @@ pub(super) enum End {
     Asked,
     /// The configuration has changed, or maps must be larger: the agent restarts.
     Changed,
+    /// A task has ended that follows what the text names ([`Error::Lost`]).
+    Lost(&'static str),
 }

@@ -53,7 +53,7 @@ impl ServiceManager {
     pub(super) fn ends(&self, end: End) {
         let mut all = Vec::new();
         match end {
-            End::Asked => all.push(NotifyState::Stopping),
+            End::Asked | End::Lost(_) => all.push(NotifyState::Stopping),
             End::Changed => {
                 all.push(NotifyState::Reloading);
                 // With a service of type `notify-reload` the time must come with it (`sd_notify(3)`).

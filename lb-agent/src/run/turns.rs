@@ -44,6 +44,8 @@ pub(super) enum Turn {
     Tick,
     Swept(Result<Result<Report, maps::Error>, JoinError>),
     Event(Event),
+    /// A task that follows something has ended, which only a panic explains; the text names what it followed.
+    Lost(&'static str),
 }
 
 /// The sources of work for the main loop.
@@ -81,15 +83,18 @@ impl Turns {
             // row is released, and the watchdog of the service manager expires.
             biased;
             () = stop.asked() => Turn::Stop,
-            Ok(()) = changed_after(&mut self.views, self.next_view) => {
-                Turn::View(self.views.borrow_and_update().clone())
-            }
+            changed = changed_after(&mut self.views, self.next_view) => match changed {
+                Ok(()) => Turn::View(self.views.borrow_and_update().clone()),
+                Err(_) => Turn::Lost("the interfaces"),
+            },
             () = sleep_until(self.next_tick.into()) => Turn::Tick,
             Some(report) = OptionFuture::from(self.sweeping.as_mut()) => {
                 self.sweeping = None;
                 Turn::Swept(report)
             }
-            Some(event) = event_after(&mut self.events, self.next_events) => Turn::Event(event),
+            event = event_after(&mut self.events, self.next_events) => {
+                event.map_or(Turn::Lost("the objects"), Turn::Event)
+            }
         }
     }
 
@@ -148,16 +153,17 @@ mod tests {
     struct Crowd {
         turns: Turns,
         sender: mpsc::Sender<Event>,
+        views: watch::Sender<PublishedView>,
         stop: Stop,
     }
 
     impl Crowd {
         fn with_tick(tick: Duration) -> Self {
             let (sender, events) = mpsc::channel(16);
-            let (_, views) = watch::channel(None);
+            let (shows, views) = watch::channel(None);
             let sweeping = Some(tokio::spawn(async { Ok(Report::default()) }));
             let turns = Turns { sweeping, tick, ..Turns::new(events, views) };
-            Self { turns, sender, stop: Stop::new().expect("handlers") }
+            Self { turns, sender, views: shows, stop: Stop::new().expect("handlers") }
         }
 
         async fn next(&mut self) -> Turn {
@@ -178,7 +184,7 @@ mod tests {
                 }
                 Turn::Swept(_) => sweeps += 1,
                 Turn::Event(_) => events += 1,
-                other @ (Turn::Stop | Turn::View(_)) => panic!("{other:?}"),
+                other @ (Turn::Stop | Turn::View(_) | Turn::Lost(_)) => panic!("{other:?}"),
             }
             if ticks > 2 && sweeps > 0 && events > 0 {
                 return;
@@ -204,7 +210,9 @@ mod tests {
             match crowd.next().await {
                 Turn::Tick => crowd.turns.next_tick += hour,
                 Turn::Swept(_) => {}
-                other @ (Turn::Stop | Turn::View(_) | Turn::Event(_)) => panic!("{other:?}"),
+                other @ (Turn::Stop | Turn::View(_) | Turn::Event(_) | Turn::Lost(_)) => {
+                    panic!("{other:?}")
+                }
             }
         }
         // Short work, and the end of the rest.
@@ -218,5 +226,19 @@ mod tests {
         turns.next_tick = Instant::now().checked_sub(TICK * 3).expect("a machine that is up");
         turns.rest(Rest::Tick);
         assert!(turns.next_tick > Instant::now());
+    }
+
+    /// A task that panics drops its end of the channel.
+    #[tokio::test]
+    async fn end_of_a_task_that_follows_something_is_noticed() {
+        let mut crowd = Crowd::with_tick(TICK);
+        (crowd.turns.sweeping, crowd.turns.next_tick) =
+            (None, Instant::now() + Duration::from_hours(1));
+        let Crowd { mut turns, sender, views, mut stop } = crowd;
+        drop(views);
+        assert!(matches!(turns.next(&mut stop).await, Turn::Lost("the interfaces")));
+        turns.next_view += Duration::from_hours(1);
+        drop(sender);
+        assert!(matches!(turns.next(&mut stop).await, Turn::Lost("the objects")));
     }
 }
