@@ -11,7 +11,7 @@ use lb_agent::datapath::LAYOUT;
 use lb_tests::agent::Agent;
 use lb_tests::campaign;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, askers, until};
+use lb_tests::rig::{Rig, TARGET, ask, askers, matrix, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::{Ask, PAUSE};
 use lb_tests::wait::wait_until_ok;
@@ -164,6 +164,7 @@ fn pins_that_cannot_come_back_are_a_problem_and_turn_the_health_bad() -> Result<
     let outcome = has_no_pins(agent, "missing")
         .and_then(|()| wait_until_ok(SOON, "the health is bad", || is(503)))
         .and_then(|()| stays_bad_while_services_change(&rig, &is))
+        .and_then(|()| serves_a_new_interface(&rig, &web))
         .and_then(|()| names_the_cause(agent));
     umount(&directory)?;
     outcome?;
@@ -199,6 +200,15 @@ fn stays_bad_while_services_change(rig: &Rig, is: &impl Fn(u16) -> Result<()>) -
         let question = Ask::tcp(late.frontend(Family::V4));
         until(rig.pod(0, 0)?, question, Result::is_ok)?;
         is(503)?;
+    }
+    Ok(())
+}
+
+/// A pod gets a new interface. Its programs are attached, although their links cannot be pinned.
+fn serves_a_new_interface(rig: &Rig, web: &Service) -> Result<()> {
+    rig.topology().rewire(0, 1, None)?;
+    for (family, protocol) in matrix() {
+        until(rig.pod(0, 1)?, Ask::new(protocol, web.frontend(family)), Result::is_ok)?;
     }
     Ok(())
 }

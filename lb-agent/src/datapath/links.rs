@@ -35,7 +35,13 @@ pub(super) fn attach_device(
         return Ok(link);
     }
     let link = syscall::link_tcx(program, index, direction.attach_type());
-    pin(link.map_err(LinkFailure::Link)?, path)
+    let link = link.map_err(LinkFailure::Link)?;
+    match syscall::pin(link.as_fd(), &path) {
+        Err(error) if path.symlink_metadata().is_ok() => Err(LinkFailure::Pin(path, error)),
+        // Where no pin can be made (something covers the bpffs) the agent holds the link. Each inspection tries to pin
+        // it, and reports why it cannot.
+        Ok(()) | Err(_) => Ok(link),
+    }
 }
 
 /// Makes a new link at our place, in place of one that another program has displaced, and ends the old one.
