@@ -1,5 +1,5 @@
-//! Open, idle connections of a node and of its masqueraded pods whose port becomes a `NodePort`, or whose server's
-//! address becomes an external IP: packets still arrive in both directions.
+//! Open, idle connections of a node and of its masqueraded pods whose port becomes a frontend of the node, or whose
+//! server's address becomes an external IP: packets still arrive in both directions.
 
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
@@ -10,25 +10,29 @@ use anyhow::{Context as _, Result, ensure};
 use lb_tests::control_plane::kube_proxy::by_hand;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{self, Rig, TARGET, matrix, until};
+use lb_tests::rig::{self, Rig, TARGET, until};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::traffic::open::{Open, open, socket};
 use lb_tests::wait::wait_until_ok;
 use socket2::Type;
 
+#[path = "topology_own_connections/frontends.rs"]
+mod frontends;
+#[path = "topology_open_connections/given_away.rs"]
+mod given_away;
+
+use frontends::Kind;
+
 in_both_shapes!(
-    silent_connections_outlive_that_their_port_becomes_a_node_port,
     connections_from_a_node_port_go_on_during_a_take_over_and_after,
     silent_sockets_of_the_node_need_no_record,
     connections_outlive_that_their_servers_address_becomes_external,
     connections_of_a_host_port_outlive_that_it_becomes_external,
 );
 
-/// The ports of the node's own connections, of a pod's connections, and of a server on the node: inside the default
-/// range of `NodePorts`, and outside.
+/// Ports inside the default range of `NodePorts`.
 const USUAL: [u16; 3] = [30_085, 30_086, 30_087];
-const UNUSUAL: [u16; 3] = [20_085, 20_086, 20_087];
 /// The port of a server outside.
 const OUTSIDE: u16 = 9_210;
 /// The deadline for reads; everything in this test answers within milliseconds.
@@ -37,63 +41,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Masquerades the connections of a pod to the server with the node's address and this port.
 fn masquerade(rig: &Rig, pod: &Member, port: u16) -> Result<()> {
     rig::masquerade(rig.node(0)?, pod.addresses().both(), rig.client(), &port.to_string())
-}
-
-/// Opens connections of each kind. Datagrams to a server on the node belong to the Service as soon as there is one.
-fn open_all(rig: &Rig, [of_node, of_pod, served]: [u16; 3]) -> Result<Vec<Open>> {
-    let (node, pod, outside) = (rig.node(0)?, rig.pod(0, 1)?, rig.client());
-    masquerade(rig, pod, of_pod)?;
-    let mut all = Vec::new();
-    for family in Family::ALL {
-        for kind in [Type::STREAM, Type::DGRAM] {
-            let own = (socket(node, family, kind, of_node)?, of_node);
-            for (client, seen) in [own, (socket(pod, family, kind, 0)?, of_pod)] {
-                let (open, from) = open(client, socket(outside, family, kind, 0)?)?;
-                ensure!(from == seen, "from {from}, not {seen}");
-                all.push(open);
-            }
-        }
-        for client in [outside, &**pod] {
-            let client = socket(client, family, Type::STREAM, 0)?;
-            all.push(open(client, socket(node, family, Type::STREAM, served)?)?.0);
-        }
-    }
-    Ok(all)
-}
-
-/// Creates Services with these ports as `NodePorts`.
-fn give_away(rig: &Rig, names: [&str; 3], index: u8, ports: [u16; 3]) -> Result<()> {
-    for ((name, index), port) in names.into_iter().zip(index..).zip(ports) {
-        let service = Service::new(name, index)?.port(80, TARGET).node_port(port);
-        rig.manifests().apply(&service.pods(&[rig.pod(0, 0)?]))?;
-    }
-    Ok(())
-}
-
-fn are_served(rig: &Rig, ports: [u16; 3]) -> Result<()> {
-    for (family, protocol) in matrix() {
-        for port in ports {
-            let question = Ask::new(protocol, rig.node(0)?.addresses().socket(family, port));
-            until(rig.node(1)?, question, |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
-        }
-    }
-    Ok(())
-}
-
-/// The egress programs see no packet of these connections before their servers send.
-fn silent_connections_outlive_that_their_port_becomes_a_node_port(shape: Shape) -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(shape))?;
-    let mut all = open_all(&rig, USUAL)?;
-    all.extend(open_all(&rig, UNUSUAL)?);
-    give_away(&rig, ["usual-a", "usual-b", "usual-c"], 10, USUAL)?;
-    rig.start_agents(&[])?;
-    are_served(&rig, USUAL)?;
-    give_away(&rig, ["unusual-a", "unusual-b", "unusual-c"], 13, UNUSUAL)?;
-    are_served(&rig, UNUSUAL)?;
-    for open in &mut all {
-        open.is_alive()?;
-    }
-    Ok(())
 }
 
 /// Opens connections of the node from a port, and adds the ports of their servers.
@@ -116,7 +63,7 @@ fn silent_sockets_of_the_node_need_no_record(shape: Shape) -> Result<()> {
     let [before, other, after] = USUAL;
     let mut servers = BTreeSet::new();
     let mut all = open_own(&rig, before, &mut servers)?;
-    give_away(&rig, ["before", "other", "after"], 10, USUAL)?;
+    (10..).zip(USUAL).try_for_each(|(index, port)| Kind::Near.give(&rig, index, port))?;
     rig.start_agents(&[])?;
     all.extend(open_own(&rig, after, &mut servers)?);
     for family in Family::ALL {

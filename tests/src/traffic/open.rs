@@ -1,11 +1,11 @@
 //! Connections whose ends are both sockets of the test, so that it decides which end sends first, or that none does.
 
 use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockRef, Socket, Type};
 
 use crate::topology::{Family, Member};
 
@@ -20,6 +20,15 @@ pub enum Open {
 }
 
 impl Open {
+    /// Exchanges the ends of a stream, so that the client sends first ([`Self::is_alive`]).
+    #[must_use]
+    pub fn turned(self) -> Self {
+        match self {
+            Self::Stream(client, server) => Self::Stream(server, client),
+            Self::Datagrams(..) => self,
+        }
+    }
+
     /// The server sends a byte, and the client answers.
     pub fn is_alive(&mut self) -> Result<()> {
         let mut byte = [0];
@@ -60,7 +69,11 @@ pub fn open(client: Socket, server: Socket) -> Result<(Open, u16)> {
     if client.r#type()? == Type::STREAM {
         server.listen(1)?;
         client.connect(&to).with_context(|| format!("{to:?}"))?;
-        let (server, from) = TcpListener::from(server).accept()?;
+        let listener = TcpListener::from(server);
+        let (server, from) = listener.accept()?;
+        // Closing is not enough: a process that another test starts has all files until it executes its program, and
+        // a port with a listener cannot be bound again.
+        SockRef::from(&listener).shutdown(Shutdown::Read)?;
         server.set_read_timeout(Some(PATIENCE))?;
         return Ok((Open::Stream(client.into(), server), from.port()));
     }
