@@ -9,14 +9,20 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{self, Rig, TARGET, answered_outside, ask, matrix, until};
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
-use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
+use lb_tests::traffic::{Ask, Failure, Protocol};
 use serde_json::{Value, json};
+
+#[path = "topology_own_connections/frontends.rs"]
+mod frontends;
+#[path = "topology_own_connections/later.rs"]
+mod later;
+
+use frontends::xdp_has_served;
 
 in_both_shapes!(
     node_talks_to_a_server_outside_from_node_ports,
     masqueraded_pods_talk_to_a_server_outside_from_node_ports,
     random_masquerade_loses_no_connection_beside_hundreds_of_node_ports,
-    connection_outlives_that_its_port_becomes_a_node_port,
     masqueraded_pod_reaches_a_backend_from_the_port_of_a_flow_to_it,
 );
 
@@ -24,10 +30,8 @@ in_both_shapes!(
 const TAKEN: [u16; 3] = [30_080, 30_081, 30_082];
 /// The port of an external IP that is an address of the node.
 const EXTERNAL: u16 = 25_070;
-/// Ports that become a `NodePort`, a `NodePort` without endpoints, and the port of an external IP later.
-const LATER: u16 = 30_085;
-const LATER_WITHOUT: u16 = 30_086;
-const LATER_EXTERNAL: u16 = 25_071;
+/// The `NodePort` of a Service whose backend is the host of node-b.
+const HOST: u16 = 30_085;
 
 fn rig(shape: Shape) -> Result<Rig> {
     rig_of(Topology::builder(shape), "off")
@@ -75,10 +79,7 @@ fn node_talks_to_a_server_outside_from_node_ports_that_xdp_serves() -> Result<()
     let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
     let rig = rig_of(builder, "native")?;
     node_talks_from_node_ports(&rig)?;
-    let is_served =
-        rig.agent(0)?.metric(&["lb_datapath_packets_total", "external_xdp", "translated"])?;
-    ensure!(is_served > 0.0, "XDP has served nothing");
-    Ok(())
+    xdp_has_served(&rig)
 }
 
 fn node_talks_from_node_ports(rig: &Rig) -> Result<()> {
@@ -159,10 +160,7 @@ fn masqueraded_pods_talk_to_a_server_outside_from_node_ports_that_xdp_serves() -
     for (family, protocol) in matrix() {
         is_served(&rig, family, protocol, TAKEN[1], rig.pod(1, 0)?)?;
     }
-    let is_served =
-        rig.agent(0)?.metric(&["lb_datapath_packets_total", "external_xdp", "translated"])?;
-    ensure!(is_served > 0.0, "XDP has served nothing");
-    Ok(())
+    xdp_has_served(&rig)
 }
 
 fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
@@ -179,60 +177,15 @@ fn masqueraded_pods_talk_from_node_ports(rig: &Rig) -> Result<()> {
     Ok(())
 }
 
-fn connection_outlives_that_its_port_becomes_a_node_port(shape: Shape) -> Result<()> {
-    connection_outlives_new_frontends(&rig(shape)?)
-}
-
-#[test]
-fn connection_outlives_that_its_port_becomes_a_node_port_that_xdp_serves() -> Result<()> {
-    let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
-    connection_outlives_new_frontends(&rig_of(builder, "native")?)
-}
-
-fn connection_outlives_new_frontends(rig: &Rig) -> Result<()> {
-    let mut flows = Vec::new();
-    for port in [LATER, LATER_WITHOUT, LATER_EXTERNAL] {
-        for (family, protocol) in matrix() {
-            let kept = answered_outside(rig, rig.node(0)?, family, protocol, Some(port))?;
-            flows.push(((family, protocol), kept));
-        }
-    }
-    let own = rig.node(0)?.addresses();
-    let later = Service::new("later", 13)?.port(80, TARGET).node_port(LATER);
-    let without = Service::new("without", 15)?.port(80, TARGET).node_port(LATER_WITHOUT);
-    let external = Service::new("later-external", 16)?.port(LATER_EXTERNAL, TARGET);
-    let external = external.external_ips(&own.both()).pods(&[rig.pod(0, 0)?]);
-    rig.manifests().apply(&later.pods(&[rig.pod(0, 0)?]))?;
-    rig.manifests().apply(&without)?;
-    rig.manifests().apply(&external)?;
-    for (family, protocol) in matrix() {
-        // From another node, towards which no flow is kept.
-        let other = rig.node(1)?;
-        let to = |port| Ask::new(protocol, own.socket(family, port));
-        for port in [LATER, LATER_EXTERNAL] {
-            until(other, to(port), |it| it.as_ref().is_ok_and(|it| it.server == "pod-a1"))?;
-        }
-        let is_refused = |it: &Result<Answer, Failure>| *it == Err(Failure::Refused);
-        until(other, to(LATER_WITHOUT), is_refused)?;
-    }
-    for (flow, kept) in flows {
-        for _ in 0..3 {
-            let answer = kept.ask().with_context(|| format!("{flow:?}"))?;
-            ensure!(answer.server == rig.client().name(), "{flow:?}: {answer:?}");
-        }
-    }
-    Ok(())
-}
-
 /// A CNI plugin with random ports chooses the port of a flow that the agent masquerades to the same backend.
 fn masqueraded_pod_reaches_a_backend_from_the_port_of_a_flow_to_it(shape: Shape) -> Result<()> {
     let rig = rig(shape)?;
     let (node, server) = (rig.node(0)?, rig.node(1)?);
-    let service = Service::new("host", 13)?.port(80, TARGET).node_port(LATER);
+    let service = Service::new("host", 13)?.port(80, TARGET).node_port(HOST);
     rig.manifests().apply(&service.endpoints([Endpoint::host(server)]))?;
     // A datagram to a flow that was answered keeps its source (ADR 0031).
     for (family, protocol) in matrix().filter(|(_, protocol)| *protocol == Protocol::Tcp) {
-        let question = Ask::new(protocol, node.addresses().socket(family, LATER));
+        let question = Ask::new(protocol, node.addresses().socket(family, HOST));
         until(rig.client(), question, |it| it.as_ref().is_ok_and(|it| it.server == server.name()))?;
         let flow = rig.client().peer().keep(question)?;
         let ours = flow.ask()?.client;
