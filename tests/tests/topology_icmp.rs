@@ -11,6 +11,9 @@ use lb_tests::rig::{Rig, TARGET, ask, matrix, refused};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Capture, Failure, Handmade};
 
+#[path = "topology_icmp/forged.rs"]
+mod forged;
+
 in_both_shapes!(
     backend_that_does_not_listen_refuses_through_the_service,
     router_error_names_the_router_and_quotes_the_packet,
