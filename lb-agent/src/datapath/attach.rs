@@ -36,7 +36,14 @@ impl Datapath {
             // second one. Both would see each packet until the end of an upgrade, which waits for the API server.
             let is_halfway =
                 !self.hands_over() && undo_move_aside(&path).map_err(|error| error.named(name))?;
+            let is_unpinned = self.is_held(&path) && !path.exists();
             let program = self.programs.get(name)?.fd();
+            // A link without a pin cannot be found by it, and an interface does not take a program twice.
+            if let Some(link) = self.held.get(&path).filter(|_| is_unpinned) {
+                syscall::update_link(link.as_fd(), program)
+                    .map_err(|error| LinkFailure::Link(error).named(name))?;
+                continue;
+            }
             let link = links::attach_device(&links, program, index, direction, mode)
                 .map_err(|error| error.named(name))?;
             if is_halfway {

@@ -2,13 +2,14 @@
 //!
 //! The pins are the same, so [`Datapath::attach`] later finds the links and takes them over.
 
+use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use super::error::Error;
 use super::role::{Direction, Role};
 use super::upgrade::LinkMode;
-use super::{Datapath, links};
+use super::{Datapath, links, pins};
 
 /// The programs for pod interfaces, and the directory of their links.
 #[derive(Debug)]
@@ -42,7 +43,6 @@ impl Newcomer {
     pub fn attach(&self, index: u32) -> Result<(), Error> {
         for (direction, program) in Direction::BOTH.into_iter().zip(&self.programs) {
             let name = Role::Pod.program(direction);
-            // The pin keeps the link, so the descriptor may be closed.
             let link = links::attach_device(
                 &self.links,
                 program.as_fd(),
@@ -51,6 +51,12 @@ impl Newcomer {
                 LinkMode::Reused,
             );
             drop(link.map_err(|error| error.named(name))?);
+            // The pin keeps the link when the descriptor is closed. Where none can be made, the main loop attaches the
+            // interface, and holds its links.
+            let path = pins::of_device(&self.links, index, direction);
+            if !path.exists() {
+                return Err(Error::Pin { path, source: io::ErrorKind::NotFound.into() });
+            }
         }
         Ok(())
     }
