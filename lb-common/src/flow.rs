@@ -227,8 +227,8 @@ impl Flow {
     /// The service of the flow has affinity.
     pub const STICKY: u8 = 8;
 
-    /// The client is a pod, and its packets came in by a pod's interface. The replies are translated where they leave
-    /// by that interface, and nowhere on the way to it.
+    /// The client may be a pod, and its packets came in by a pod's interface. An external interface translates the
+    /// replies only if it is that interface ([`Flow::client_device`]).
     pub const OF_POD: u8 = 16;
 
     /// Whether the entry is for packets from the backend to the client.

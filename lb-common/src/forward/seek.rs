@@ -12,6 +12,7 @@ pub(super) mod shape;
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::flow::{Entry, Flow, Kind, Side};
+use crate::forward::begin::first;
 use crate::forward::classify::{self, Class};
 use crate::forward::exit::{self, ExitTo, bypass, redirect};
 use crate::forward::life::{self, close, flows};
@@ -155,7 +156,10 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
             direct::record_outside(tables, headers, found);
             return NOT_OURS;
         }
-        return direct::find(packet, tables, headers, found, choice, begin);
+        let next = direct::find(packet, tables, headers, found, choice, begin)?;
+        begin.is_of_pod =
+            shape.role(*role) == Role::Pod && first::may_be_pod(settings, &tuple.source);
+        return Ok(next);
     }
     // A client whose source was forged may have the address of a frontend: then the replies to it begin no flow.
     if !known && is_reply(tables, settings, headers, found) {

@@ -51,12 +51,18 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     }
     *begin = Begin {
         masquerade: masquerades(settings, source, choice, role, Origin { pod, own, detector }),
-        // A guest of a pod may get its replies by another interface: they are translated at the first one.
-        is_of_pod: role == Role::Pod && settings.node.is_pod(source) != Some(false),
+        is_of_pod: role == Role::Pod && may_be_pod(settings, source),
         may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
         ..Begin::of(packet, tables, view, begin.renews)
     };
     Ok(())
+}
+
+/// Whether a client behind a pod's interface may be a pod, as far as its address shows it. A guest of
+/// a pod may get its replies by another interface: they are translated at the first one.
+#[inline(always)]
+pub(in crate::forward) fn may_be_pod(settings: &Settings, source: &Ip) -> bool {
+    settings.node.is_pod(source) != Some(false)
 }
 
 /// Detects local pods (contract 3.4): by prefix where one is configured, otherwise by interface.
