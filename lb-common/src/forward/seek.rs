@@ -9,6 +9,7 @@ pub(super) mod found;
 pub(super) mod inherited;
 pub(super) mod shape;
 
+use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
 use crate::flow::{Entry, Flow, Kind, Side};
@@ -160,6 +161,16 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         begin.is_of_pod =
             shape.role(*role) == Role::Pod && first::may_be_pod(settings, &tuple.source);
         return Ok(next);
+    }
+    // A server's connection may have come directly, from a port that is also that of an external IP of the client's
+    // node. Its datagrams may be requests of its own.
+    let may_continue = view.protocol != Protocol::UDP && !view.is_opening();
+    if !known
+        && may_continue
+        && shape.role(*role) == Role::Pod
+        && tables.may_be_backend(&tuple.source, tuple.source_port)
+    {
+        return NOT_OURS;
     }
     // A client whose source was forged may have the address of a frontend: then the replies to it begin no flow.
     if !known && is_reply(tables, settings, headers, found) {

@@ -21,7 +21,7 @@ use crate::forward::{Choice, Pair, Role, Scratch, Step, ready};
 use crate::hash;
 use crate::packet::Packet;
 use crate::service::{Backend, Flags, Frontend};
-use crate::tables::{Added, Clock, Filters, Flows, Node, Tables};
+use crate::tables::{Added, Clock, Filters, Flows, Node, Services, Tables};
 use crate::wire::Headers;
 
 /// The number of ports tried in one round.
@@ -65,8 +65,8 @@ pub struct Search {
     pub crowd: Ip,
     /// Whether that client has another one of the ports tried.
     pub has_crowd: bool,
-    /// Where the source is an address of this node: the key of the `NodePort` that a tried port may have.
-    pub node_port: Frontend,
+    /// Where the source is an address of this node: the key of the frontend that a tried port may have.
+    pub frontend: Frontend,
 }
 
 /// Runs a part that looks for a source port, try by try.
@@ -130,7 +130,7 @@ pub(in crate::forward) fn own<P: Packet, T: Tables>(
 ) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers: Headers { key, .. }, pair, search, .. } = scratch;
-    search.node_port = Frontend::node_port(pair.forward.to.source, Port::NONE, key.protocol);
+    search.frontend = Frontend::node_port(pair.forward.to.source, Port::NONE, key.protocol);
     let reservation = try_port(packet, tables, settings, key, pair, search, true);
     reserved(pair, reservation)
 }
@@ -251,6 +251,27 @@ pub(in crate::forward) fn add_reply<T: Flows>(
     }
 }
 
+/// Whether a source in the making, the destination of these replies, is that of a frontend: a `NodePort`, or an external
+/// IP that is an address of this node.
+///
+/// A reply would be taken for a request to it: one to a `NodePort` on this node, one to an external IP on the backend's
+/// node, too.
+#[inline(always)]
+fn is_of_frontend<T: Services>(
+    tables: &T,
+    settings: &Settings,
+    replies: &Tuple,
+    search: &mut Search,
+) -> bool {
+    let (own, frontend) = (&replies.destination, &mut search.frontend);
+    (frontend.ip, frontend.port) = (own.any_of_family(), replies.destination_port);
+    if tables.knows(frontend) {
+        return true;
+    }
+    frontend.ip = *own;
+    settings.services.may_be_vip(own) && tables.knows(frontend)
+}
+
 /// Tries one source port towards the backend, for the forward entry and for the key of its reply.
 ///
 /// `client`: the key of the client's packet. `is_own`: the source is an address of this node, where `NodePorts` are.
@@ -278,12 +299,7 @@ fn try_port<P: Packet, T: Tables>(
     let wish = wish(&client.tuple, client.protocol);
     let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
     pair.reply.key.tuple.destination_port = port;
-    // A reply to the number of a NodePort would be taken for a request to it.
-    let is_node_port = is_own && {
-        search.node_port.port = port;
-        tables.knows(&search.node_port)
-    };
-    if !is_node_port {
+    if !(is_own && is_of_frontend(tables, settings, &pair.reply.key.tuple, search)) {
         // The record of an own connection outlives the connection: after one round of such ports, it no longer refuses
         // a flow.
         let reservation = take(packet, tables, settings, pair, tried < ROUND)?;

@@ -44,7 +44,7 @@ fn translate_source<P: Packet, T: Tables>(
     if search.tried == 0 {
         choose_source(packet, tables, settings, found, pair)?;
         let source = pair.forward.to.source;
-        search.node_port = Frontend::node_port(source, Port::NONE, found.key.protocol);
+        search.frontend = Frontend::node_port(source, Port::NONE, found.key.protocol);
     }
     let _reservation: Reservation =
         try_port(packet, tables, settings, &found.key, pair, search, true)?;

@@ -150,6 +150,24 @@ fn unanswered_flow_in_use_keeps_its_port() {
     assert_eq!(sends(&tables, 0, 0), first, "its port went to another flow");
 }
 
+/// The backend's node would take the replies for requests to the external IP, which it serves too.
+#[test]
+fn no_source_port_is_that_of_an_external_ip_of_the_node() {
+    for number in 0..8 {
+        let (mut tables, ..) = node();
+        tables.settings.node.set_source_ports(Port::new(61_000), Port::new(61_001));
+        let service = tables.add_service(2, &[(world::LOCAL4, true)]);
+        tables.external("192.168.0.10:61000", Protocol::TCP, service);
+        let client = format!("203.0.113.9:{}", 50_000 + number);
+        let _new =
+            run(&step(Hook::ExternalIngress, &Datagram::syn(&client, world::NODE4)), &tables);
+        let leaves = step(Hook::ExternalEgress, &Datagram::syn(&client, world::REMOTE4));
+        let (verdict, out) = run(&leaves, &tables);
+        assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
+        assert_eq!(out, Datagram::syn("192.168.0.10:61001", world::REMOTE4).build(), "{client}");
+    }
+}
+
 /// The ports that Linux gives its own connections by default.
 const EPHEMERAL: core::ops::RangeInclusive<u16> = 32_768..=60_999;
 
