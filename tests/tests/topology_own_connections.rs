@@ -12,6 +12,8 @@ use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Failure, Protocol};
 use serde_json::{Value, json};
 
+#[path = "topology_own_connections/beside_questions.rs"]
+mod beside_questions;
 #[path = "topology_own_connections/frontends.rs"]
 mod frontends;
 #[path = "topology_own_connections/later.rs"]

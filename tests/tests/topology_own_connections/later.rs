@@ -3,7 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::rig::{Rig, answered_outside, matrix};
-use lb_tests::topology::{Shape, Topology};
+use lb_tests::topology::{Family, Shape, Topology};
+use lb_tests::traffic::{Kept, Protocol};
 
 use super::frontends::{Kind, xdp_has_served};
 use super::{masquerade, rig, rig_of};
@@ -20,7 +21,7 @@ const INDEX: u8 = 20;
 
 /// The end that opens a connection.
 #[derive(Clone, Copy)]
-enum Opener {
+pub(crate) enum Opener {
     Node,
     /// A pod, whose connections get the node's address and the port from netfilter.
     Pod,
@@ -47,16 +48,29 @@ fn connections_outlive_that_their_port_becomes_a_frontend_that_xdp_serves() -> R
     Ok(())
 }
 
+/// Opens a flow to the server outside, which sees the node's address with this port.
+pub(crate) fn open(
+    rig: &Rig,
+    opener: Opener,
+    family: Family,
+    protocol: Protocol,
+    port: u16,
+) -> Result<Kept<'_>> {
+    match opener {
+        Opener::Node => answered_outside(rig, rig.node(0)?, family, protocol, Some(port)),
+        Opener::Pod => {
+            masquerade(rig, rig.client(), &port.to_string())?;
+            answered_outside(rig, rig.pod(0, 1)?, family, protocol, None)
+        }
+    }
+}
+
 fn connections_outlive(rig: &Rig, opener: Opener) -> Result<()> {
     let own = rig.node(0)?.addresses();
     let mut flows = Vec::new();
     for (kind, port) in Kind::ALL.into_iter().zip(LATER..) {
-        masquerade(rig, rig.client(), &port.to_string())?;
         for (family, protocol) in matrix() {
-            let kept = match opener {
-                Opener::Node => answered_outside(rig, rig.node(0)?, family, protocol, Some(port))?,
-                Opener::Pod => answered_outside(rig, rig.pod(0, 1)?, family, protocol, None)?,
-            };
+            let kept = open(rig, opener, family, protocol, port)?;
             flows.push(((kind, own.socket(family, port), protocol), kept));
         }
     }
