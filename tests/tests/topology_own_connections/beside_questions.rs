@@ -59,8 +59,8 @@ fn beside_questions(rig: &Rig, opener: Opener) -> Result<()> {
             ensure!(answer.server == rig.client().name(), "{answer:?}");
             ensure!(answer.client.port() == *port, "not from {port}: {answer:?}");
         }
-        // TCP over IPv4 is refused by an ICMP error. After one in some thousands poll(2) reports POLLHUP, and SO_ERROR is
-        // 0; why is not known.
+        // TCP over IPv4 is refused by an ICMP error. After one in some thousands, poll(2) reports POLLHUP and
+        // SO_ERROR is 0; why is not known.
         for (family, protocol) in matrix().filter(|it| *it != (Family::V4, Protocol::Tcp)) {
             let empty = rig.node(0)?.addresses().socket(family, none);
             refused(rig.client(), Ask::new(protocol, empty))?;
