@@ -158,8 +158,8 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
             return NOT_OURS;
         }
         let next = direct::find(packet, tables, headers, found, choice, begin)?;
-        begin.is_of_pod =
-            shape.role(*role) == Role::Pod && first::may_be_pod(settings, &tuple.source);
+        // No other role comes here: at `lo` every packet passes before (`classify::ingress`).
+        begin.is_of_pod = first::may_be_pod(settings, &tuple.source);
         return Ok(next);
     }
     // A server's connection may have come directly, from a port that is also that of an external IP of the client's
