@@ -155,6 +155,8 @@ struct Family {
     remote: &'static str,
     client: &'static str,
     node: &'static str,
+    /// A router on the way to a client or a backend.
+    router: &'static str,
     /// The source address of a pod that reaches itself, with the pod's port.
     hairpin: &'static str,
     /// The `ClusterIP` of a second Service.
@@ -171,6 +173,7 @@ const V4: Family = Family {
     remote: REMOTE4,
     client: CLIENT4,
     node: NODE4,
+    router: "10.9.9.9:1",
     hairpin: "192.0.0.8:40000",
     other: "10.96.0.11:80",
     impossible: &["127.0.0.1:7", "0.0.0.0:7", "224.0.0.1:7", "255.255.255.255:7"],
@@ -184,6 +187,7 @@ const V6: Family = Family {
     remote: REMOTE6,
     client: CLIENT6,
     node: NODE6,
+    router: "[fd00:9::9]:1",
     hairpin: "[100::8]:40000",
     other: "[fd00:96::11]:80",
     impossible: &["[::1]:7", "[::]:7", "[ff02::1]:7"],
