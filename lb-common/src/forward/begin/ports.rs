@@ -65,8 +65,6 @@ pub struct Search {
     pub crowd: Ip,
     /// Whether that client has another one of the ports tried.
     pub has_crowd: bool,
-    /// Where the source is an address of this node: the key of the frontend that a tried port may have.
-    pub frontend: Frontend,
 }
 
 /// Runs a part that looks for a source port, try by try.
@@ -130,7 +128,6 @@ pub(in crate::forward) fn own<P: Packet, T: Tables>(
 ) -> Step<()> {
     let settings = ready(tables)?;
     let Scratch { headers: Headers { key, .. }, pair, search, .. } = scratch;
-    search.frontend = Frontend::node_port(pair.forward.to.source, Port::NONE, key.protocol);
     let reservation = try_port(packet, tables, settings, key, pair, search, true);
     reserved(pair, reservation)
 }
@@ -257,19 +254,11 @@ pub(in crate::forward) fn add_reply<T: Flows>(
 /// A reply would be taken for a request to it: one to a `NodePort` on this node, one to an external IP on the backend's
 /// node, too.
 #[inline(always)]
-fn is_of_frontend<T: Services>(
-    tables: &T,
-    settings: &Settings,
-    replies: &Tuple,
-    search: &mut Search,
-) -> bool {
-    let (own, frontend) = (&replies.destination, &mut search.frontend);
-    (frontend.ip, frontend.port) = (own.any_of_family(), replies.destination_port);
-    if tables.knows(frontend) {
-        return true;
-    }
-    frontend.ip = *own;
-    settings.services.may_be_vip(own) && tables.knows(frontend)
+fn is_of_frontend<T: Services>(tables: &T, settings: &Settings, replies: &FlowKey) -> bool {
+    let Tuple { destination: own, destination_port: port, .. } = replies.tuple;
+    tables.knows(&Frontend::node_port(own, port, replies.protocol))
+        || settings.services.may_be_vip(&own)
+            && tables.knows(&Frontend::new(own, port, replies.protocol))
 }
 
 /// Tries one source port towards the backend, for the forward entry and for the key of its reply.
@@ -299,7 +288,7 @@ fn try_port<P: Packet, T: Tables>(
     let wish = wish(&client.tuple, client.protocol);
     let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
     pair.reply.key.tuple.destination_port = port;
-    if !(is_own && is_of_frontend(tables, settings, &pair.reply.key.tuple, search)) {
+    if !(is_own && is_of_frontend(tables, settings, &pair.reply.key)) {
         // The record of an own connection outlives the connection: after one round of such ports, it no longer refuses
         // a flow.
         let reservation = take(packet, tables, settings, pair, tried < ROUND)?;

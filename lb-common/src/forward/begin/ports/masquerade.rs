@@ -1,14 +1,13 @@
 //! The source of a masqueraded flow: an address of this node, and a port of the reserved range.
 
 use super::{Reservation, Search, try_port};
-use crate::addr::{Ip, Port};
+use crate::addr::Ip;
 use crate::config::{Device, Settings};
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Kind, Side};
 use crate::forward::exit::next_hop;
 use crate::forward::{Found, Pair, Scratch, Step, ready};
 use crate::packet::Packet;
-use crate::service::Frontend;
 use crate::tables::{Clock, Flows, Node, Tables};
 use crate::wire::Headers;
 
@@ -43,8 +42,6 @@ fn translate_source<P: Packet, T: Tables>(
     // Later tries find the source in the working memory: each try is a call of its own (ADR 0034).
     if search.tried == 0 {
         choose_source(packet, tables, settings, found, pair)?;
-        let source = pair.forward.to.source;
-        search.frontend = Frontend::node_port(source, Port::NONE, found.key.protocol);
     }
     let _reservation: Reservation =
         try_port(packet, tables, settings, &found.key, pair, search, true)?;
