@@ -153,7 +153,7 @@ impl Datapath {
         let mut programs = Programs::prepare(&dir, &sizes, options.packet_log, must_load)?;
         // Where XDP is in use its program is verified now. Otherwise that happens between the switch at tc and that at
         // XDP, when programs of two builds handle one packet. A failure is reported when it is attached.
-        if pins::has_xdp(&dir.join("links")) || previous.as_ref().is_some_and(Previous::has_xdp) {
+        if upgrade::has_xdp(&dir, previous.as_ref()) {
             drop(programs.get(names::XDP));
         }
         let maps = dir.join("maps");

@@ -11,7 +11,7 @@ use super::detach::let_go;
 use super::error::{Error, LinkFailure};
 use super::names::{SOCKET_HOOKS, XDP};
 use super::role::{Direction, Role};
-use super::upgrade::{LinkMode, Previous, undo_move_aside};
+use super::upgrade::{self, LinkMode, undo_move_aside};
 use super::{Datapath, features, links, pins, xdp};
 use crate::syscall;
 
@@ -122,8 +122,7 @@ impl Datapath {
 
     /// Reports whether any interface has the XDP program, of this run or an earlier one, also one of another layout.
     pub fn is_accelerating(&self) -> bool {
-        pins::has_xdp(&self.dir.join("links"))
-            || self.previous.as_ref().is_some_and(Previous::has_xdp)
+        upgrade::has_xdp(&self.dir, self.previous.as_ref())
     }
 
     /// Detaches the XDP program from an interface.

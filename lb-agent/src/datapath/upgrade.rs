@@ -16,6 +16,6 @@ mod resize;
 pub use fingerprint::is_of_another_build;
 pub(super) use fingerprint::{forget_counters, record, set_aside};
 pub(super) use handover::{LinkMode, is_under_way, move_aside, undo_move_aside};
-pub(super) use previous::Previous;
+pub(super) use previous::{Previous, has_xdp};
 pub use resize::pinned_sizes;
 pub(super) use resize::{Replaced, prepare, verify};

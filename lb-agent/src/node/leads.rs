@@ -129,8 +129,7 @@ impl<'a> Leads<'a> {
 
     /// Returns the interface that carries the packets of `link`: the one below it, or itself as the port of a bond.
     fn carrier(&self, link: &Link) -> Option<u32> {
-        let controller = link.controller.and_then(|index| self.view.links.get(&index));
-        if controller.is_some_and(|it| it.kind == LinkKind::Bond) {
+        if self.view.controller_of(link).is_some_and(|it| it.kind == LinkKind::Bond) {
             return Some(link.index);
         }
         let is_over = link.kind == LinkKind::Over && link.elsewhere.is_none();

@@ -237,7 +237,7 @@ fn is_local(link: &Link, role: Role, view: &NetnsView, node: &Identity) -> bool 
             view.bridge_of(link).unwrap_or(link).name.starts_with(prefix.as_str())
         }
         LocalClients::Bridge(name) => {
-            let controller = link.controller.and_then(|index| view.links.get(&index));
+            let controller = view.controller_of(link);
             link.name == *name || controller.is_some_and(|bridge| bridge.name == *name)
         }
     }

@@ -145,16 +145,19 @@ impl NetnsView {
         self.links.values().filter(move |link| link.controller == Some(bridge))
     }
 
+    /// Returns the interface that another one is a port of.
+    pub fn controller_of(&self, link: &Link) -> Option<&Link> {
+        self.links.get(&link.controller?)
+    }
+
     /// Returns the bridge that an interface is a port of.
     pub fn bridge_of(&self, link: &Link) -> Option<&Link> {
-        let controller = self.links.get(&link.controller?)?;
-        (controller.kind == LinkKind::Bridge).then_some(controller)
+        self.controller_of(link).filter(|it| it.kind == LinkKind::Bridge)
     }
 
     /// Reports whether an interface is a port of Open vSwitch, which takes its packets before the stack routes them.
     pub fn is_port_of_switch(&self, link: &Link) -> bool {
-        let controller = link.controller.and_then(|index| self.links.get(&index));
-        controller.is_some_and(|it| it.kind == LinkKind::Switch)
+        self.controller_of(link).is_some_and(|it| it.kind == LinkKind::Switch)
     }
 
     /// Adds or updates a link.

@@ -269,7 +269,7 @@ fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
         if outer.is_some_and(|it| it.kind() == io::ErrorKind::InvalidData) {
             return true;
         }
-        // That of a handshake is inside another I/O error, whose source is the source of the inner one.
+        // The error of a handshake is inside another I/O error, whose source is the source of the inner one.
         cause = match outer.and_then(io::Error::get_ref) {
             Some(inner) => Some(inner),
             None => error.source(),

@@ -33,7 +33,7 @@ pub struct Begin {
     pub renews: bool,
     /// The source becomes an address of this node where the packet leaves the node.
     pub masquerade: bool,
-    /// [`Flow::OF_POD`].
+    /// The client may be a pod of this node ([`Flow::OF_POD`]).
     pub is_of_pod: bool,
     /// The port of the first packet cannot change (SCTP in fragments): without it the flow is refused, since the packet
     /// could not follow it.

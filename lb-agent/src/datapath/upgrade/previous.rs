@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::iter;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
@@ -27,6 +28,12 @@ use crate::syscall;
 #[derive(Debug)]
 pub(in crate::datapath) struct Previous {
     layouts: Vec<PathBuf>,
+}
+
+/// Reports whether any interface has an XDP program of this layout or of earlier ones.
+pub(in crate::datapath) fn has_xdp(dir: &Path, previous: Option<&Previous>) -> bool {
+    let earlier = previous.into_iter().flat_map(|it| it.layouts.iter().map(PathBuf::as_path));
+    iter::once(dir).chain(earlier).any(|layout| pins::has_xdp(&layout.join("links")))
 }
 
 impl Previous {
@@ -106,11 +113,6 @@ impl Previous {
             }
         }
         Ok(())
-    }
-
-    /// Reports whether any interface has an XDP program of these layouts.
-    pub(in crate::datapath) fn has_xdp(&self) -> bool {
-        self.layouts.iter().any(|layout| pins::has_xdp(&layout.join("links")))
     }
 
     /// Takes a link over from another layout, unless ours has one of that name.

@@ -58,8 +58,8 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     Ok(())
 }
 
-/// Whether a client behind a pod's interface may be a pod, as far as its address shows it. A guest of
-/// a pod may get its replies by another interface: they are translated at the first one.
+/// Whether a client behind a pod's interface may be a pod, as far as its address shows it. A guest of a pod may get its
+/// replies by another interface: they are translated at the first one.
 #[inline(always)]
 pub(in crate::forward) fn may_be_pod(settings: &Settings, source: &Ip) -> bool {
     settings.node.is_pod(source) != Some(false)
