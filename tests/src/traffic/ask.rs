@@ -6,6 +6,8 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use lb_common::fake::Transport;
+use lb_common::wire::tcp;
 use serde::{Deserialize, Serialize};
 
 /// The default deadline for an answer. It allows for another neighbour resolution, a third SYN, or a busy machine.
@@ -26,6 +28,14 @@ impl Protocol {
         match self {
             Self::Tcp => "TCP",
             Self::Udp => "UDP",
+        }
+    }
+
+    /// The header of a handmade packet of an open flow.
+    pub const fn of_an_open_flow(self) -> Transport {
+        match self {
+            Self::Tcp => Transport::Tcp(tcp::ACK),
+            Self::Udp => Transport::Udp(true),
         }
     }
 }

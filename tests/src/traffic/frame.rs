@@ -89,6 +89,12 @@ impl Frame {
         Some(Self { bytes, partial: false, outgoing: self.outgoing, tag: None })
     }
 
+    /// Returns source and destination of the packet that an ICMP error quotes.
+    pub fn quoted_ends(&self) -> Option<[SocketAddr; 2]> {
+        let quoted = self.quoted()?;
+        Some([quoted.source()?, quoted.destination()?])
+    }
+
     /// Names every wrong checksum; empty if all are right, or if there is none.
     pub fn wrong_checksums(&self) -> Vec<String> {
         let mut wrong = Vec::new();

@@ -5,8 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_common::fake::{Datagram, Transport, at};
-use lb_common::wire::tcp;
+use lb_common::fake::{Datagram, at};
 use lb_tests::rig::{TARGET, matrix};
 use lb_tests::topology::{Family, Member};
 use lb_tests::traffic::{Ask, Capture, Failure, Frame, Handmade, Kept, Protocol};
@@ -37,7 +36,7 @@ struct Flow<'a> {
 /// The receiver of an error, and the ends of the packet that it quotes.
 type Told = (IpAddr, [SocketAddr; 2]);
 
-/// Of a client outside by `NodePort`, and of a pod by `ClusterIP`.
+/// The flows of a client outside by `NodePort`, and of a pod by `ClusterIP`.
 pub(crate) fn reach_only_the_sender(life: &Life<'_>) -> Result<()> {
     let rig = life.rig();
     let [_, (service, number, _)] = life.served()?;
@@ -81,10 +80,7 @@ impl<'a> Flow<'a> {
     fn send(&self, from: &Member, about: Told, kind: (u8, u8), sequence: u32) -> Result<()> {
         let (receiver, [source, destination]) = about;
         let own = from.addresses().socket(self.family, 0);
-        let transport = match self.protocol {
-            Protocol::Tcp => Transport::Tcp(tcp::ACK),
-            Protocol::Udp => Transport::Udp(true),
-        };
+        let transport = self.protocol.of_an_open_flow();
         let [source, destination] = [source, destination].map(|end| at(&end.to_string()));
         let lost = Datagram::new(source, destination, transport).numbered(sequence, 0);
         let mut body = vec![0, 0];
@@ -190,6 +186,5 @@ const fn kinds(family: Family) -> ((u8, u8), (u8, u8)) {
 
 /// The ends of the packet that an error of this kind quotes.
 fn quotes(frame: &Frame, kind: (u8, u8)) -> Option<[SocketAddr; 2]> {
-    let quoted = frame.quoted().filter(|_| frame.icmp() == Some(kind))?;
-    Some([quoted.source()?, quoted.destination()?])
+    frame.quoted_ends().filter(|_| frame.icmp() == Some(kind))
 }

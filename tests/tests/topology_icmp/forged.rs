@@ -5,8 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use lb_common::fake::{Datagram, Transport, at};
-use lb_common::wire::tcp;
+use lb_common::fake::{Datagram, at};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, matrix, unused_port};
@@ -53,10 +52,7 @@ impl<'a> Flow<'a> {
 
     /// An error of a router at an address that quotes a packet of the flow.
     fn error(&self, from: SocketAddr, to: SocketAddr, quoted: Ends) -> Datagram {
-        let transport = match self.protocol {
-            Protocol::Tcp => Transport::Tcp(tcp::ACK),
-            Protocol::Udp => Transport::Udp(true),
-        };
+        let transport = self.protocol.of_an_open_flow();
         let [source, destination] = quoted.map(|end| at(&end.to_string()));
         let quoted = Datagram::new(source, destination, transport).with(b"a question").network();
         let message = if from.is_ipv4() { (11, 0) } else { (3, 0) };
@@ -100,8 +96,7 @@ impl<'a> Receivers<'a> {
 /// The ends of the packet that an incoming error quotes, if the frame is one.
 fn arrived(frame: &Frame) -> Option<Ends> {
     let is_error = !frame.outgoing && matches!(frame.icmp(), Some((11 | 3, 0)));
-    let quoted = frame.quoted().filter(|_| is_error)?;
-    Some([quoted.source()?, quoted.destination()?])
+    frame.quoted_ends().filter(|_| is_error)
 }
 
 /// Errors from outside pass the external interface first, those of pods the interface of their pod.
