@@ -55,7 +55,7 @@ fn with_hyphens(argument: OsString) -> OsString {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Run the node agent. SIGTERM stops it; the data path stays active and the next run adopts it.
+    /// Run the node agent. SIGTERM stops it; the data path stays active, and the next start reuses it.
     Run(Box<Start>),
     /// Remove all that the agent changed on the node (programs, links, maps, pins, routes, its nftables table, files,
     /// settings of `lo`), and list what was removed.
@@ -70,13 +70,13 @@ pub enum Command {
     /// Show or convert the configuration.
     #[command(subcommand)]
     Config(ConfigVerb),
-    /// Show Services by name, as they are programmed.
+    /// Show Services by name, as written to the maps.
     #[command(subcommand)]
     Service(ServiceVerb),
     /// Show frontends and backends, as the kernel maps hold them.
     #[command(subcommand)]
     Lb(Lb),
-    /// Show what becomes of a client's first packet to an address, and why. Reads the maps and changes none; exit
+    /// Trace a client's first packet to an address, and explain the result. Reads the maps and changes none; exit
     /// code 1 when the packet reaches no backend.
     Explain(Explain),
     /// Show or delete flows (tracked connections).

@@ -21,7 +21,7 @@ pub(crate) fn serve(options: &Serve) -> Result<ExitCode> {
     let start = Options { data: options.data.clone(), listen: options.listen, ranges };
     // Each connection is an open file.
     if let Err(error) = raise_open_files() {
-        warn!(%error, "limit of open files not raised");
+        warn!(%error, "limit of open files could not be raised");
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

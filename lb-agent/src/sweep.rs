@@ -117,10 +117,7 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         report.renewed += usize::from(context.own.renew(&flows, key)?);
     }
     if report.renewed > 0 {
-        info!(
-            flows = report.renewed,
-            "flows get a new source address: answers to the old one cannot arrive"
-        );
+        info!(flows = report.renewed, "source address of flows is gone: they get a new one");
     }
     report.forgotten = affinity::sweep(maps, now)?;
     Ok(report)

@@ -43,7 +43,7 @@ names! {
         PartialChecksum = "partial_checksum", "XDP: the checksum may still be incomplete (offload): left to tc, where the kernel knows its state";
         OtherMachine = "other_machine", "the answer would come from this node, but the frame is for another machine";
         NoFlow = "no_flow", "a TCP segment without a flow that may not begin one: neither a SYN nor a plain acknowledgement";
-        Accelerated = "accelerated", "tc: XDP has translated this packet already, as its flow shows; the backend is a frontend itself";
+        Accelerated = "accelerated", "tc: already translated by XDP, as its flow shows; its backend is a frontend as well";
         TakenOver = "take_over", "no flow during a take-over from kube-proxy: it may belong to a connection that netfilter still translates";
         Draining = "draining", "no flow while the data path drains: left to the successor";
     }
@@ -90,7 +90,7 @@ names! {
         SourceNotAllowed = "source_not_allowed", "source outside loadBalancerSourceRanges";
         UnallocatedAddress = "unallocated_address", "an address of a service range that no Service has";
         FlowTableFull = "flow_table_full", "the kernel had no memory for a new flow";
-        PortsExhausted = "ports_exhausted", "no source port towards this backend: none that was tried is free or belongs to a transient flow";
+        PortsExhausted = "ports_exhausted", "no source port towards this backend: protected flows have every port that was tried";
         NoSourceAddress = "no_source_address", "the outgoing interface has no address of the family";
         BadTable = "bad_table", "a selection table names a missing backend";
         RewriteFailed = "rewrite_failed", "the kernel refused to change the packet";
@@ -121,7 +121,7 @@ names! {
         SocketRestored = "socket_restored", "getpeername(2) returned the frontend";
         SocketNoMemory = "socket_no_memory", "no memory for a socket call: the packets of its connection are translated";
         FragmentsReleased = "fragments_released", "the first fragment arrived after others, which are sent in again";
-        KeptHopLimit = "kept_hop_limit", "no bypass: the hop limit ends here, which the stack reports";
+        KeptHopLimit = "kept_hop_limit", "no bypass: the hop limit expires here, and the stack sends the ICMP error";
         KeptTooBig = "kept_too_big", "no bypass: larger than the MTU, which the stack reports";
         KeptNeighbour = "kept_neighbour", "no bypass: the stack must resolve the next hop first";
         KeptRoute = "kept_route", "no bypass: no route, or one that needs the stack";

@@ -7,7 +7,7 @@
 /// The content of a map. It decides what a resize and an upgrade to another layout do with the entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
-    /// Desired state, of which every entry must stay: copied, and the map never shrinks.
+    /// Desired state, where every entry must stay: copied, and the map never shrinks.
     Desired,
     /// Entries that may be forgotten: copied as far as they fit.
     Memory,

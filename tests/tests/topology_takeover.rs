@@ -194,7 +194,7 @@ fn is_verified_before_the_switch(agent: &Agent) -> Result<()> {
     let log = agent.log_end(500);
     let run = log.rsplit("initial sync complete").next().context("the last run")?;
     let verified = run.find("program verified program=\"external_xdp\"");
-    let switched = run.find("data path of another version replaced");
+    let switched = run.find("data path of another layout replaced");
     ensure!(verified.is_some() && verified < switched, "{verified:?}, {switched:?}: {run}");
     Ok(())
 }

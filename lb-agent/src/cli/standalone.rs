@@ -47,7 +47,7 @@ pub struct KubeconfigVerb {
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 pub struct KubeconfigRole {
-    /// May make every request.
+    /// Full access to the API.
     #[arg(long)]
     pub admin: bool,
     /// The agent of this node: may read everything, and write Events, its own Lease and the status of its own Node.

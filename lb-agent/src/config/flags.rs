@@ -1,4 +1,4 @@
-//! Flags, which override the file. Those of kube-proxy are in `proxy`, those of this agent in `run`.
+//! Flags, which override the file. The module `proxy` has the flags of kube-proxy, `run` the agent's own.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -65,7 +65,7 @@ pub enum Error {
         dir: PathBuf,
     },
     /// The agent was built without its programs.
-    #[error("this build carries no programs (AYA_BUILD_SKIP was set): build again without it")]
+    #[error("this binary contains no eBPF programs: build it again without AYA_BUILD_SKIP")]
     NoObject,
     /// The kernel or the loader refused the object.
     #[error(

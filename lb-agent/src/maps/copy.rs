@@ -146,8 +146,8 @@ impl FlowKeyForm for Raw<FlowKey> {
     }
 }
 
-/// Copies protected or transient flows. What does not fit is left out by whole flows: a client whose packets follow a
-/// forward entry without its reply would get answers that are not translated back.
+/// Copies protected or transient flows. A flow that does not fit is left out with all its entries: a client
+/// whose packets follow a forward entry without its reply would get replies that are not translated back.
 fn copy_flows<K: FlowKeyForm, V: FlowValue>(
     from: &MapData,
     to: &MapData,

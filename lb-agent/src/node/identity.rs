@@ -55,7 +55,7 @@ impl Primary {
 pub struct Identity {
     /// Addresses of the Node object, and `kept`; those of an earlier run until it is known.
     pub addresses: Vec<IpAddr>,
-    /// Earlier addresses, of families of which the Node object names none.
+    /// Earlier addresses, for families without an address in the Node object.
     pub kept: Vec<IpAddr>,
     /// Primary address of each family.
     pub primary: Primary,
@@ -117,7 +117,7 @@ impl Identity {
         }
     }
 
-    /// Takes over the Node object, and its primary addresses. A family of which it names no address keeps the earlier
+    /// Takes over the Node object, and its primary addresses. A family without an address in it keeps the earlier
     /// ones.
     pub fn learn(&mut self, config: &Config, node: &NodeSpec, primary: Primary) {
         let is_named =

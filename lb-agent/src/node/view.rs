@@ -63,7 +63,7 @@ pub struct Link {
     pub controller: Option<u32>,
     /// The interface at its other end, or below it.
     pub peer: Option<u32>,
-    /// Id of the network namespace of `peer`, if that is another one than ours.
+    /// Id of the network namespace of `peer`, if it is not the agent's own.
     pub elsewhere: Option<i32>,
     /// Id of the XDP program on it, of any owner; 0 for none.
     pub xdp: u32,

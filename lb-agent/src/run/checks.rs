@@ -18,22 +18,22 @@ pub(super) struct Checks {
     pub(super) listeners: HealthChecks,
     /// The health checks of all Services, as the objects want them.
     wanted: BTreeMap<ServiceName, HealthCheck>,
-    /// Services of which the maps do not have the newest plan.
+    /// Services whose newest plan is not in the maps.
     due: BTreeSet<ServiceName>,
     shortfall: Shortfall,
 }
 
-/// The Services of which the maps do not have the newest plan, although nothing waits to be written.
+/// The Services whose newest plan is not in the maps, although nothing waits to be written.
 #[derive(Debug, Default)]
 pub(super) struct Shortfall {
-    /// Services of which a port is not served.
+    /// Services with a port that is not served.
     unserved: BTreeSet<ServiceName>,
-    /// Services of which an earlier plan of a port is served.
+    /// Services with a port that is served by an earlier plan.
     outdated: BTreeSet<ServiceName>,
 }
 
 impl Shortfall {
-    /// Adds a Service of which a port was refused. `is_served`: an earlier plan of the port is served.
+    /// Adds a Service with a refused port. `is_served`: an earlier plan of the port is served.
     pub(super) fn add(&mut self, service: ServiceName, is_served: bool) {
         let services = if is_served { &mut self.outdated } else { &mut self.unserved };
         services.insert(service);

@@ -93,7 +93,7 @@ pub(super) fn take_resources(oom_score_adj: &Setting<i64>) {
     match syscall::raise_open_files() {
         Ok((from, to)) if from != to => info!(from, to, "raised the limit of open files"),
         Ok(_) => {}
-        Err(error) => warn!(%error, "limit of open files not raised"),
+        Err(error) => warn!(%error, "limit of open files could not be raised"),
     }
     let wanted = oom_score_adj.value;
     match std::fs::write("/proc/self/oom_score_adj", wanted.to_string()) {

@@ -141,7 +141,7 @@ pub(super) fn choose_sizes(paths: &mut datapath::Options, tracker: &Tracker) -> 
     paths.sizes = sizes::chosen(&paths.sizes, &need, &existing, limit);
     let problem = memory::problem(&paths.sizes, &need, limit);
     if let Some(problem) = &problem {
-        warn!(problem, "memory limit is below what full maps may take");
+        warn!(problem, "memory limit is too small for full maps");
     }
     problem
 }

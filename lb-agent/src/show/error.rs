@@ -34,7 +34,7 @@ pub enum Error {
     NotServed(String),
     /// The bridge has ports of pods and other ports.
     #[error(
-        "bridge {0}: it has ports of pods and others; name the interface of the client with --device"
+        "bridge {0}: it has ports of pods and other ports; name the interface of the client with --device"
     )]
     SeveralPorts(String),
     #[error("no route to {to}: {source}; name the interface of the client with --device")]

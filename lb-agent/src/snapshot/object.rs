@@ -179,7 +179,7 @@ fields! {
     ServiceCidrBody {
         cidrs: Vec<String>,
     }
-    /// Any object, of which only the identity is read: it was deleted, or cannot be read as a whole.
+    /// Any object, by its identity alone: it was deleted, or cannot be read as a whole.
     ObjectIdentity {
         metadata: Identifiers,
     }

@@ -150,7 +150,7 @@ fn remove<E: Entries>(entries: &E, key: &FlowKey, judged: &Flow) -> Result<Remov
     Ok(Removal::Done)
 }
 
-/// What became of a protected entry that was to be removed.
+/// The result for a protected entry that was to be removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Removal {
     Done,

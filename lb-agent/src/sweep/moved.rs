@@ -17,7 +17,7 @@ use crate::maps::Error;
 /// The addresses of this node.
 #[derive(Debug, Default)]
 pub struct OwnAddresses {
-    /// Those of all interfaces; none if they are not known yet. The map `ADDRESSES` may have no room for all.
+    /// Addresses of all interfaces; none if they are not known yet. The map `ADDRESSES` may have no room for all.
     pub all: BTreeSet<Ip>,
     /// The addresses at which no answer can arrive at present.
     pub stranded: BTreeSet<Ip>,

@@ -81,7 +81,7 @@ async fn follow(
         let is_programmed = is_programmed.load(Ordering::Relaxed);
         let found = match look(&maps, is_programmed.then(|| earlier.clone())).await {
             Ok(found) => found,
-            // The last result stays valid until there is another.
+            // The last result stays valid until the next one.
             Err(error) => {
                 if !std::mem::replace(&mut has_failed, true) {
                     complain(&error);

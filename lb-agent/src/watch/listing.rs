@@ -229,7 +229,7 @@ impl<O: Objects> Follow<O> {
             self.is_whole = false;
             tracing::warn!(
                 resource = O::KIND.resource(),
-                "an object has an unreadable name; this list removes nothing"
+                "name of an object is not readable; all known objects of this kind are kept"
             );
             return Ok(None);
         };

@@ -12,12 +12,12 @@ pub struct Device {
     pub source4: Ip,
     /// The same for IPv6.
     pub source6: Ip,
-    /// Index of the bridge of which this interface is a port, 0 for none.
+    /// Index of the bridge that has this interface as a port, 0 for none.
     pub bridge: u32,
     /// [`Device::LOCAL_CLIENTS`] and the other bits.
     pub flags: u32,
     /// The link-layer address at which this node routes for its hosts: the interface's own, or that of
-    /// the bridge of which a pod's interface is a port; zeros where there is none of six bytes.
+    /// the bridge that has a pod's interface as a port; zeros where there is none of six bytes.
     pub hardware: [u8; 6],
     /// Zero.
     pub pad: u16,

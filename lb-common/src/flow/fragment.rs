@@ -81,7 +81,7 @@ impl Ports {
     }
 }
 
-/// Entries of `HELD_FRAGMENTS`, of which the newest displaces the oldest.
+/// Entries of `HELD_FRAGMENTS`; the newest one displaces the oldest.
 ///
 /// They suffice for 90 datagrams of 64 KiB, or for an eighth of a second of 30,000 stray fragments a second.
 pub const HELD_FRAGMENTS: u32 = 4_096;

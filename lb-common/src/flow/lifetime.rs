@@ -9,7 +9,7 @@ use crate::layout::plain;
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
-/// Seconds for a TCP connection whose handshake is not complete, or of which only one direction was seen.
+/// Seconds for a TCP connection whose handshake is not complete, or that was seen in one direction only.
 const OPENING: u32 = 60;
 /// Seconds for a TCP connection that both ends closed, or that one end reset.
 pub const CLOSED: u32 = 10;

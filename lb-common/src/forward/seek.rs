@@ -220,8 +220,8 @@ fn is_reply<T: Tables>(
             || !settings.node.lifetimes.is_over(reply, flow, None, tables.now()))
 }
 
-/// Whether a packet that looks like one of this host is a fragment that it forwards: those that IPv6 makes anew name no
-/// interface by which they came in (`ip6_copy_metadata` in `net/ipv6/ip6_output.c`).
+/// Whether a packet that looks like one of this host is a fragment that it forwards: the fragments that IPv6
+/// builds again name no interface by which they came in (`ip6_copy_metadata` in `net/ipv6/ip6_output.c`).
 #[inline(always)]
 fn is_forwarded_piece<T: Tables>(tables: &T, headers: &Headers, role: Role) -> bool {
     headers.view.piece != Piece::Whole && !host::is_of_host(tables, &headers.key.tuple.source, role)

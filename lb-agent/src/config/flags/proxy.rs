@@ -52,7 +52,7 @@ pub struct ProxyFlags {
     /// Serve NodePorts on loopback addresses [default: false].
     #[arg(long, value_name = "BOOL", value_parser = values::boolean, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub iptables_localhost_nodeports: Option<bool>,
-    /// A change that waits for twice this time makes /healthz fail [default: 30s].
+    /// /healthz fails once a change has waited for twice this time [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = values::duration)]
     pub iptables_sync_period: Option<Duration>,
     /// `oom_score_adj` of the agent.

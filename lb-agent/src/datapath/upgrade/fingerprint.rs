@@ -48,7 +48,7 @@ pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
 pub(in crate::datapath) fn forget_counters(layout: &Path) -> Result<(), Error> {
     for shape in others(layout)?.into_iter().filter(|shape| shape.content == Content::Counters) {
         remove_pin(&layout.join("maps").join(shape.name))?;
-        info!(map = shape.name, "the earlier version counted other events; counters restart at 0");
+        info!(map = shape.name, "the earlier build has other counters; counters restart at 0");
     }
     Ok(())
 }

@@ -45,7 +45,11 @@ impl Datapath {
         }
         for replaced in self.written_by_packets() {
             if let Err(error) = replaced.copy(&maps) {
-                warn!(map = replaced.name(), %error, "some late entries of the previous map were not copied");
+                warn!(
+                    map = replaced.name(),
+                    %error,
+                    "some entries that were written during the switch were not copied"
+                );
             }
         }
         if let Some(previous) = &self.previous

@@ -57,7 +57,7 @@ impl Previous {
             } else if let Err(error) = remove(&layout) {
                 warn!(
                     error = crate::chain(&error),
-                    "pins of another version could not be removed; harmless"
+                    "pins of another layout could not be removed; they have no effect on traffic"
                 );
             }
         }

@@ -124,7 +124,7 @@ pub(super) async fn follow(mut frontends: Receiver<Option<FrontendNetworks>>) ->
 pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     let mut any = false;
     for neighbour in list(handle).await?.into_iter().filter(is_ours) {
-        // One that cannot be deleted has ended meanwhile.
+        // An entry that cannot be deleted has ended meanwhile.
         any |= delete(handle, neighbour).await.is_ok();
     }
     Ok(any)

@@ -292,7 +292,7 @@ impl Attachments {
         match self.datapath.attach_sockets(cgroup) {
             Ok(()) => {
                 self.is_held = false;
-                info!("data path of another version replaced");
+                info!("data path of another layout replaced");
             }
             Err(error) => {
                 warn!(error = %crate::chain(&error), "socket hooks could not be attached yet; retrying");

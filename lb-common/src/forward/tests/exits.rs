@@ -170,7 +170,7 @@ fn packets_go_to_the_peer_of_a_veth_unless_they_are_masqueraded() {
     }
 }
 
-/// The route of an answer leads to a bridge, of which the client's interface is a port.
+/// The route of an answer leads to a bridge that has the client's interface as a port.
 #[test]
 fn answer_to_a_port_of_a_bridge_goes_to_the_bridge_and_not_to_the_peer() {
     let udp = Transport::Udp(true);

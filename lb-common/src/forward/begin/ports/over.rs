@@ -11,19 +11,19 @@ pub(super) const STALE: u64 = 60 * SECOND;
 /// Whether the flow of a reply is over.
 ///
 /// A transient flow is over once it is closed by both ends, reset, or silent for long; a protected one once it is
-/// idle for longer than any such flow lives. `other`: room for the entry of the other direction.
+/// idle for longer than any such flow lives. `opposite`: working memory for the other direction.
 #[inline(always)]
 pub(in crate::forward) fn is_over<T: Flows + Node>(
     tables: &T,
     key: &FlowKey,
     reply: &mut Flow,
     now: u64,
-    other: &mut Entry,
+    opposite: &mut Entry,
 ) -> bool {
     if reply.is_protected() {
-        end_idle(tables, key, reply, now, other)
+        end_idle(tables, key, reply, now, opposite)
     } else {
-        has_ended(tables, key, reply, now, other)
+        has_ended(tables, key, reply, now, opposite)
     }
 }
 
@@ -52,7 +52,7 @@ fn has_ended<T: Flows>(
 }
 
 /// The time of the last packet of a flow in either direction: an answer's entry alone does not show the packets of an
-/// unanswered flow. `other`: room for the entry of the other direction.
+/// unanswered flow. `opposite`: working memory for the other direction.
 ///
 /// VERIFIER: a function of its own, as the next one.
 #[inline(never)]
@@ -60,13 +60,13 @@ pub(super) fn last_seen<T: Flows>(
     tables: &T,
     key: &FlowKey,
     reply: &Flow,
-    other: &mut Entry,
+    opposite: &mut Entry,
 ) -> u64 {
-    key.write_opposite(reply, &mut other.key);
-    other.flow.seen = 0;
+    key.write_opposite(reply, &mut opposite.key);
+    opposite.flow.seen = 0;
     // The entry may belong to another flow by now: then its packets only delay the end of this one.
-    let _found: bool = tables.flow(&other.key, &mut other.flow);
-    reply.seen.max(other.flow.seen)
+    let _found: bool = tables.flow(&opposite.key, &mut opposite.flow);
+    reply.seen.max(opposite.flow.seen)
 }
 
 /// Ends a protected flow that is idle. The agent's sweep judges more precisely, but without an agent nothing else would
@@ -79,13 +79,13 @@ pub(super) fn end_idle<T: Flows + Node>(
     key: &FlowKey,
     reply: &mut Flow,
     now: u64,
-    other: &mut Entry,
+    opposite: &mut Entry,
 ) -> bool {
-    if !is_idle(tables, key, reply, now, other) {
+    if !is_idle(tables, key, reply, now, opposite) {
         return false;
     }
     // The entry that the client's packets meet goes first and the reply last, as in a sweep (ADR 0009).
-    tables.remove_flow(&other.key);
+    tables.remove_flow(&opposite.key);
     tables.remove_flow(key);
     reply.flags &= !Flow::PROTECTED;
     true
@@ -101,14 +101,14 @@ pub(super) fn end_idle_masquerade<T: Clock + Flows + Node>(
     key: &FlowKey,
     replies: &Flow,
     now: u64,
-    other: &mut Entry,
+    opposite: &mut Entry,
 ) -> bool {
-    if !is_idle(tables, key, replies, now, other) {
+    if !is_idle(tables, key, replies, now, opposite) {
         return false;
     }
-    tiers::release_masqueraded(tables, key, replies, other);
-    key.write_opposite(replies, &mut other.key);
-    tables.remove_flow(&other.key);
+    tiers::release_masqueraded(tables, key, replies, opposite);
+    key.write_opposite(replies, &mut opposite.key);
+    tables.remove_flow(&opposite.key);
     tables.remove_flow(key);
     true
 }
@@ -121,13 +121,13 @@ fn is_idle<T: Flows + Node>(
     key: &FlowKey,
     reply: &Flow,
     now: u64,
-    other: &mut Entry,
+    opposite: &mut Entry,
 ) -> bool {
     let idle = now.saturating_sub(reply.seen);
     if idle < life::SHORTEST {
         return false;
     }
-    let idle = now.saturating_sub(last_seen(tables, key, reply, other));
+    let idle = now.saturating_sub(last_seen(tables, key, reply, opposite));
     let Some(settings) = tables.settings() else { return false };
     idle >= u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND
 }
