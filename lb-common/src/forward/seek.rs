@@ -20,7 +20,7 @@ use crate::forward::life::{self, close, flows};
 use crate::forward::rare::{direct, host};
 use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose};
 use crate::packet::Packet;
-use crate::service::Frontend;
+use crate::service::{Flags, Frontend};
 use crate::tables::{Clock, Tables};
 use crate::wire::{Headers, Piece, View};
 use shape::Shape;
@@ -162,11 +162,14 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         begin.is_of_pod = first::may_be_pod(settings, &tuple.source);
         return Ok(next);
     }
-    // A server's connection may have come directly, from a port that is also that of an external IP of the client's
-    // node. Its datagrams may be requests of its own.
+    // The packet may be a reply: a connection may have come to the pod directly, from an address of another node that is
+    // an external IP here. A datagram may be a request of its own. A ClusterIP is no source, and the bit of a backend may
+    // be that of another port of the pod, whose connection has lost its entries.
     let may_continue = view.protocol != Protocol::UDP && !view.is_opening();
     if !known
         && may_continue
+        && located.is_ok()
+        && is_external_ip(choice.service.flags)
         && shape.role(*role) == Role::Pod
         && tables.may_be_backend(&tuple.source, tuple.source_port)
     {
@@ -194,6 +197,12 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         return Ok(Next::Refuse);
     }
     Ok(Next::First)
+}
+
+/// Whether a frontend is an external IP or a VIP.
+#[inline(always)]
+const fn is_external_ip(flags: Flags) -> bool {
+    flags.has(Flags::EXTERNAL) && !flags.has(Flags::NODE_PORT)
 }
 
 /// Whether a packet to a frontend is a reply of a backend in a flow of this node, whose client has a frontend's address
