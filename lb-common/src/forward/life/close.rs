@@ -64,7 +64,7 @@ const fn is_about(acknowledged: u32, flow: &Flow, distance: u32) -> bool {
 
 /// Whether a FIN comes from the end that it names, as far as its numbers show.
 ///
-/// An end without proof counts if the other end closes, too ([`Shown::is_over`]).
+/// A FIN without proof counts if the other end closes, too ([`Shown::is_over`]).
 #[inline(never)]
 pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
     packet: &P,

@@ -68,12 +68,12 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
 #[inline(always)]
 fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     found.key.write_leaving_key(&found.flow, &mut found.visited.key);
-    let is_pending = tables.flow(&found.visited.key, &mut found.visited.flow);
+    let has_entry = tables.flow(&found.visited.key, &mut found.visited.flow);
     // No packet has left yet: the first one that does chooses the source.
-    if is_pending && found.visited.flow.to.source == Ip::UNSPECIFIED {
+    if has_entry && found.visited.flow.to.source == Ip::UNSPECIFIED {
         return;
     }
-    if is_pending && has_answers(tables, found) {
+    if has_entry && has_answers(tables, found) {
         return;
     }
     // The packet gets a new source where it leaves.
