@@ -58,14 +58,15 @@ pub enum Command {
     /// Run the node agent. SIGTERM stops it; the data path stays active, and the next start reuses it.
     Run(Box<Start>),
     /// Remove all that the agent changed on the node (programs, links, maps, pins, routes, its nftables table, files,
-    /// settings of `lo`), and list what was removed.
+    /// settings of `lo`, timeouts of netfilter), and list what was removed.
     Cleanup(Cleanup),
     /// Show what is left of kube-proxy on this node; exit code 0 when nothing is left.
     Takeover(TakeoverVerb),
     /// Show agent and data path health. Reads the pins, so it works without a running agent. Exit code 0: the data path
     /// has no known fault.
     Status(Status),
-    /// Mount the bpffs for the pins. Needs a privileged container; meant for an init container.
+    /// Mount the bpffs for the pins, and raise timeouts of netfilter that are shorter than those of flows. Needs a
+    /// privileged container; meant for an init container.
     Init(Box<Run>),
     /// Show or convert the configuration.
     #[command(subcommand)]

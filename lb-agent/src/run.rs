@@ -21,10 +21,11 @@ use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::node;
 use crate::node::host::FrontendNetworks;
+use crate::node::host::conntrack::Timeouts;
 use crate::plan::Family;
 use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
-use crate::state_file::loopback_file;
+use crate::state_file::{conntrack_file, loopback_file};
 use crate::takeover;
 
 mod accelerator;
@@ -208,8 +209,12 @@ async fn prepare_host_stack(
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
     }
+    let timeouts =
+        Timeouts { record: conntrack_file(&config.bpf_dir.value), lifetimes: config.lifetimes() };
+    // Before the first status, which would name the timeouts as a problem.
+    let _raised: Vec<String> = timeouts.raise();
     let (sender, receiver) = watch::channel(None);
-    drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback)));
+    drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback, timeouts)));
     sender
 }
 

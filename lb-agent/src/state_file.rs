@@ -70,10 +70,15 @@ pub fn loopback_file(bpf_dir: &Path) -> PathBuf {
     state_file(bpf_dir).with_file_name("loopback.json")
 }
 
+/// Returns the path of the file with the earlier timeouts of netfilter's connections.
+pub fn conntrack_file(bpf_dir: &Path) -> PathBuf {
+    state_file(bpf_dir).with_file_name("conntrack.json")
+}
+
 /// Removes the files of earlier runs with this `--bpf-dir`, also those that a killed run left. Returns the removed
 /// ones.
 ///
-/// The settings of the loopback interface are no such file: they must be restored before they may be forgotten.
+/// The earlier settings of the network namespace are no such files: they must be restored before they may be forgotten.
 pub fn remove(bpf_dir: &Path) -> Vec<PathBuf> {
     remove_around(&state_file(bpf_dir))
 }

@@ -15,8 +15,9 @@ use lb_agent::cli::{
 };
 use lb_agent::config::flags::Run;
 use lb_agent::config::{self, Config};
+use lb_agent::node::host::conntrack::Timeouts;
 use lb_agent::show::explain::ClientPacket;
-use lb_agent::state_file::loopback_file;
+use lb_agent::state_file::{conntrack_file, loopback_file};
 use lb_agent::{datapath, node, run, show, state_file, takeover};
 
 use lb_common::addr::Protocol;
@@ -223,7 +224,8 @@ fn restore_node(dir: &Path) -> Result<Vec<String>> {
     if takeover::remove_anchor().unwrap_or(false) {
         done.push("removed nft table inet lb-agent".to_owned());
     }
-    done.extend(node::host::restore(&loopback_file(dir))?.into_iter().map(str::to_owned));
+    let restored = node::host::restore(&loopback_file(dir), &conntrack_file(dir))?;
+    done.extend(restored.into_iter().map(str::to_owned));
     Ok(done)
 }
 
@@ -238,12 +240,16 @@ pub(crate) fn takeover(options: &TakeoverVerb) -> Result<ExitCode> {
     Ok(if is_over { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
 }
 
-/// Mounts the bpffs, for which the capabilities of the running agent are not enough.
+/// Mounts the bpffs and raises timeouts of netfilter, for which the privileges of the running agent are not enough.
 pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     let dir = &config.bpf_dir.value;
     let is_mounted = datapath::mount(dir)?;
     let done = if is_mounted { "mounted a bpffs at" } else { "already on a bpffs:" };
     print(&format!("{done} {}\n", dir.display()))?;
+    let timeouts = Timeouts { record: conntrack_file(dir), lifetimes: config.lifetimes() };
+    for line in timeouts.raise() {
+        print(&format!("{line}\n"))?;
+    }
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,38 +1,52 @@
 //! The end of TCP connections, whichever side closes first, and whichever FIN or last ACK is lost: both sides read all
 //! data and no reset, no side sends a reset, and no flow stays. The same for a connection that only one side closes,
-//! when its time is over.
+//! when its time is over; netfilter does not forget it earlier.
 
 use std::io::Write as _;
 use std::net::{Shutdown, TcpStream};
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
-use lb_tests::rig::Rig;
+use lb_tests::rig::{self, Rig};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::closing::{self, Path, rest};
+use lb_tests::wait;
 
-in_both_shapes!(connections_end_well, half_closed_connections_expire);
+in_both_shapes!(
+    connections_end_well,
+    half_closed_connections_expire,
+    late_replies_are_not_masqueraded
+);
 
 /// The port of the servers in this file.
 const PORT: u16 = 9_100;
 const NAMES: [&str; 2] = ["near", "far"];
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
+/// The time for which netfilter remembers a half-closed connection where no agent has raised it, and what it may add.
+const FORGOTTEN: Duration = Duration::from_secs(2);
 /// The length in bytes of the answer after a half-close: several TCP windows.
 const SIZE: usize = 200_000;
 
 fn start(shape: Shape, flags: &[&str]) -> Result<(Rig, [Service; 2])> {
     let mut rig = Rig::build(Topology::builder(shape))?;
+    let services = apply(&rig)?;
+    rig.start_agents(flags)?;
+    Ok((rig, services))
+}
+
+/// Starts a Service with a local backend, and one with a remote one.
+fn apply(rig: &Rig) -> Result<[Service; 2]> {
     let service = |at: usize| -> Result<Service> {
         let service = Service::new(NAMES[at], 10 + at as u8)?.port(80, PORT);
         Ok(service.node_port(NODE_PORTS[at]).pods(&[rig.pod(at, 1)?]))
     };
     let services = [service(0)?, service(1)?];
     services.iter().try_for_each(|service| rig.manifests().apply(service))?;
-    rig.start_agents(flags)?;
-    Ok((rig, services))
+    Ok(services)
 }
 
 /// Paths through `ClusterIP`s and `NodePort`s, to a local and to a remote backend.
@@ -180,6 +194,33 @@ fn half_closed_connections_expire(shape: Shape) -> Result<()> {
             }
         }
         drop(open);
+    }
+    Ok(())
+}
+
+/// A CNI masquerades packets of pods to the client, and the server replies after the time for which netfilter remembered
+/// half-closed connections before the agent started. A reply of a forgotten one would get another source port.
+fn late_replies_are_not_masqueraded(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let [near, _] = apply(&rig)?;
+    let node = rig.node(0)?;
+    let backend = rig.pod(0, 1)?.addresses().both();
+    rig::masquerade(node, backend, rig.client(), "40000-41000")?;
+    node.netns().sysctl("net.netfilter.nf_conntrack_tcp_timeout_close_wait", "1")?;
+    rig.start_agents(&[])?;
+    let mut open = Vec::new();
+    for family in Family::ALL {
+        let [_, path] = Path::all(&rig, (&near, NODE_PORTS[0]), (rig.pod(0, 1)?, PORT), family)?;
+        let [client, server] = path.connect()?;
+        client.shutdown(Shutdown::Write)?;
+        ensure!(rest(&server)? == 0, "{}: bytes behind the first one", path.to);
+        open.push((path.to, client, server));
+    }
+    wait::pass(2 * FORGOTTEN);
+    for (to, client, mut server) in open {
+        server.write_all(b"late")?;
+        drop(server);
+        ensure!(rest(&client).with_context(|| format!("{to}"))? == 4, "{to}: a part of the reply");
     }
     Ok(())
 }

@@ -1,13 +1,15 @@
 //! Prepares the network stack for packets of host processes (ADR 0027).
 //!
 //! They need a route to every frontend, a link-layer address for each one in a network of this node, and a loopback
-//! interface that accepts packets with a source address of this node. All of that belongs to the network
-//! namespace. The earlier settings are saved, and `lb-agent cleanup` restores them.
+//! interface that accepts packets with a source address of this node. Netfilter, too, must not forget their connections
+//! and those of pods too early. All of that belongs to the network namespace. The earlier settings are saved, and `lb-agent cleanup` restores them.
 
+pub mod conntrack;
 mod error;
 mod forwarding;
 mod loopback;
 mod neighbours;
+mod record;
 mod routes;
 
 use std::path::{Path, PathBuf};
@@ -17,6 +19,7 @@ use futures::future::OptionFuture;
 use tokio::sync::watch::Receiver;
 use tracing::{debug, info, warn};
 
+use conntrack::Timeouts;
 pub use error::Error;
 use forwarding::ForwardingChanges;
 use loopback::Loopback;
@@ -62,19 +65,21 @@ pub async fn follow(
     frontends: Receiver<Option<FrontendNetworks>>,
     record: PathBuf,
     serves_loopback: bool,
+    timeouts: Timeouts,
 ) {
     let for_neighbours = frontends.clone();
     tokio::select! {
         never = neighbours::follow(for_neighbours) => match never {},
-        () = follow_settings(frontends, record, serves_loopback) => {}
+        () = follow_settings(frontends, record, serves_loopback, timeouts) => {}
     }
 }
 
-/// Keeps the routes and the loopback interface.
+/// Keeps the routes, the loopback interface and the timeouts of netfilter.
 async fn follow_settings(
     mut frontends: Receiver<Option<FrontendNetworks>>,
     record: PathBuf,
     serves_loopback: bool,
+    timeouts: Timeouts,
 ) {
     let mut failed = [false; 2];
     // The subscription precedes the first check, so that no change falls between them.
@@ -94,6 +99,8 @@ async fn follow_settings(
             Some(wanted) => set_routes(wanted).await,
             None => Ok(()),
         };
+        // The files of the timeouts may appear, with the kernel's defaults, long after the agent has started.
+        let _raised: Vec<String> = timeouts.raise();
         for (result, failed) in [opened, routed].into_iter().zip(&mut failed) {
             match result {
                 Ok(()) => *failed = false,
@@ -124,9 +131,10 @@ async fn set_routes(wanted: &FrontendNetworks) -> Result<(), Error> {
     routes::set(&handle, wanted).await
 }
 
-/// Removes the routes to frontends, restores the earlier settings and removes their file. Returns one line for each
-/// thing that was removed or restored. Must not be called inside a runtime.
-pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
+/// Removes the routes to frontends, restores the earlier settings, and removes their files.
+///
+/// Returns one line for each thing that was removed or restored. Must not be called inside a runtime.
+pub fn restore(record: &Path, timeouts: &Path) -> Result<Vec<&'static str>, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -145,9 +153,11 @@ pub fn restore(record: &Path) -> Result<Vec<&'static str>, Error> {
             before.write(&handle).await?;
             before.write_v6(now)?;
             // The file is removed only after the settings are restored, so that an interrupted run can be repeated.
-            std::fs::remove_file(record)
-                .map_err(|error| Error::System("saved sysctl values", error))?;
+            record::remove(record)?;
             done.push("restored settings of the loopback interface");
+        }
+        if conntrack::restore(timeouts)? {
+            done.push("restored timeouts of netfilter");
         }
         Ok(done)
     })

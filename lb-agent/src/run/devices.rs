@@ -33,6 +33,7 @@ use crate::config::Config;
 use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
+use crate::node::host::conntrack;
 use crate::node::watch::{Published, PublishedView};
 use crate::node::{
     NetnsView, Primary, addresses, assignments, hidden, kept, settings as node_settings, stranded,
@@ -189,12 +190,14 @@ impl Devices {
         &self.reports.ambiguous
     }
 
-    /// Returns the problems of interfaces, addresses, attachments and source ports, for operators.
+    /// Returns the problems of interfaces, addresses, attachments, source ports and netfilter's timeouts, for operators.
     pub(super) fn problems(&self) -> Vec<String> {
         let (attachments, ports) = (self.attachments.problems(), node_settings::overlap_of_ports());
         let Reports { unserved, hidden, .. } = &self.reports;
         let addresses = self.addresses.problem().map_or(&[][..], slice::from_ref);
-        [attachments.as_slice(), addresses, unserved, hidden, ports.as_slice()].concat()
+        let forgotten = conntrack::problem(&self.facts.config.lifetimes());
+        let of_node = [ports.as_slice(), forgotten.as_slice()].concat();
+        [attachments.as_slice(), addresses, unserved, hidden, &of_node].concat()
     }
 
     /// Finds interfaces of pods by which packets to these networks of Services bypass the programs.

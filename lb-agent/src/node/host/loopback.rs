@@ -1,7 +1,6 @@
 //! The settings of `lo` that matter. They are written by netlink, because `/proc/sys` may be read-only in a container.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use futures::TryStreamExt as _;
@@ -13,6 +12,7 @@ use rtnetlink::Handle;
 use serde::{Deserialize, Serialize};
 
 use super::error::Error;
+use super::record;
 
 /// Index of `lo`, the same in every network namespace.
 pub(super) const INDEX: u32 = 1;
@@ -109,20 +109,12 @@ impl Loopback {
         if Self::recorded(record).is_some() {
             return Ok(());
         }
-        // The file is written whole or not at all: an empty file on a full disk would stand for values that cannot be
-        // restored.
-        let write = || {
-            let next = record.with_extension("next");
-            record.parent().map_or(Ok(()), fs::create_dir_all)?;
-            fs::write(&next, serde_json::to_vec(&self).map_err(io::Error::other)?)?;
-            fs::rename(next, record)
-        };
-        write().map_err(|error| Error::System("saved sysctl values", error))
+        record::write(record, &self)
     }
 
     /// Returns the saved settings, if there are any.
     pub(super) fn recorded(record: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(record).ok()?).ok()
+        record::read(record)
     }
 }
 
