@@ -9,7 +9,7 @@
 
 use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
-use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
+use crate::event::{DropReason, Event, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Side, Tuple};
 use crate::forward::begin::{self, ports};
 use crate::forward::exit::{self, ExitTo, next_hop};
@@ -259,23 +259,36 @@ fn choose_source<P: Packet, T: Tables>(
     exit: &Exit,
     source: &mut Ip,
 ) {
-    let device = exit.route.device;
-    // The stack chose the source for the interface by which it sent the packet.
-    if exit.to != ExitTo::Device || device == packet.device() {
+    if exit.to != ExitTo::Device {
+        // A datagram socket that is bound to no address replies from the address to which it replies if that is one of
+        // this host (`ip_route_output_key_hash_rcu` in `net/ipv4/route.c`): it must be the one of the backend.
+        *source = to.destination;
         return;
     }
-    if !is_far {
-        // As a connection of the node itself to a backend of this node would have it.
-        let mut routed = Ip::UNSPECIFIED;
-        let is_known = next_hop::source(packet, to, headers.key.protocol, device, &mut routed);
-        if is_known && tables.settings().is_some_and(|all| all.node.may_be_own(&routed)) {
-            *source = routed;
-        }
-    } else if let Some(device) = tables.device(device) {
+    let index = exit.route.device;
+    // The stack chose the source for the interface by which it sent the packet.
+    if index == packet.device() {
+        return;
+    }
+    let mut asks_route = !is_far;
+    if is_far && let Some(device) = tables.device(index) {
         // The reply of another node must come back by this interface.
-        let of_device = if headers.view.v4 { device.source4 } else { device.source6 };
+        let v4 = headers.view.v4;
+        let of_device = if v4 { device.source4 } else { device.source6 };
         if !of_device.is_unspecified() {
             *source = of_device;
+        }
+        // Of an interface with addresses of several networks, the route has one to choose (ADR 0011).
+        asks_route = device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0;
+    }
+    if asks_route {
+        // As a connection of the node itself to the backend would have it.
+        let mut routed = Ip::UNSPECIFIED;
+        let is_known = next_hop::source(packet, to, headers.key.protocol, index, &mut routed);
+        if is_known && tables.settings().is_some_and(|all| all.node.may_be_own(&routed)) {
+            *source = routed;
+        } else if is_far {
+            tables.count(Event::SourceKept);
         }
     }
 }
