@@ -35,14 +35,33 @@ impl<'a> Path<'a> {
     pub fn all(
         rig: &'a Rig,
         (service, node_port): (&Service, u16),
+        server: (&'a Pod, u16),
+        family: Family,
+    ) -> Result<[Self; 2]> {
+        let outside = rig.node(0)?.addresses().socket(family, node_port);
+        Self::to(rig, [service.frontend(family), outside], server, family)
+    }
+
+    /// The paths of the same clients to a pod's own address, by plain routing.
+    pub fn plain(
+        rig: &'a Rig,
+        (server, target): (&'a Pod, u16),
+        family: Family,
+    ) -> Result<[Self; 2]> {
+        let own = server.addresses().socket(family, target);
+        Self::to(rig, [own; 2], (server, target), family)
+    }
+
+    fn to(
+        rig: &'a Rig,
+        [inside, outside]: [SocketAddr; 2],
         (server, target): (&'a Pod, u16),
         family: Family,
     ) -> Result<[Self; 2]> {
         let own = server.addresses().socket(family, target);
         let listener = server.home().run_in(|| TcpListener::bind(own))??;
-        let outside = rig.node(0)?.addresses().socket(family, node_port);
-        let (pod, frontend) = (rig.pod(0, 0)?, service.frontend(family));
-        let inside = Self { client: pod, to: frontend, server, listener: listener.try_clone()? };
+        let pod = rig.pod(0, 0)?;
+        let inside = Self { client: pod, to: inside, server, listener: listener.try_clone()? };
         Ok([inside, Self { client: rig.client(), to: outside, server, listener }])
     }
 

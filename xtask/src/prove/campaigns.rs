@@ -89,13 +89,14 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "loss",
-        proves: "2,000 downloads over a path that loses 2 % of the packets complete, for each shape of pods",
-        expected: "5 min",
+        proves: "2,000 downloads and 1,000 half-closed ones over a path that loses 2 % of the packets complete, for each shape \
+                 of pods",
+        expected: "8 min",
         work: &[Work::Tests(&["topology_loss"])],
     },
     Campaign {
         name: "close",
-        proves: "2,000 connections that both ends close at once and 1,400 half-closed ones, for each shape of pods: no reset, \
+        proves: "2,000 connections that both ends close at once and 1,920 half-closed ones, for each shape of pods: no reset, \
                  no flow that stays",
         expected: "8 min",
         work: &[Work::Tests(&["topology_close"])],
