@@ -68,17 +68,30 @@ fn rig_of(shape: Shape, capacity: Option<u32>, maps: &[&str]) -> Result<(Rig, [S
     ))?;
     rig.manifests().apply(&web)?;
     rig.manifests().apply(&flooded)?;
-    let sizes: Vec<String> =
-        maps.iter().filter_map(|map| Some(format!("{map}={}", capacity?))).collect();
-    let flags: Vec<&str> = sizes.iter().flat_map(|size| ["--map-size", size.as_str()]).collect();
-    rig.start_agents(&flags)?;
+    start_agents(&mut rig, capacity, maps)?;
     Ok((rig, [web, flooded]))
 }
 
+/// Starts the agents of a rig, with `capacity` as that of these maps, if not the default.
+fn start_agents(rig: &mut Rig, capacity: Option<u32>, maps: &[&str]) -> Result<()> {
+    let sizes: Vec<String> =
+        maps.iter().filter_map(|map| Some(format!("{map}={}", capacity?))).collect();
+    let flags: Vec<&str> = sizes.iter().flat_map(|size| ["--map-size", size.as_str()]).collect();
+    rig.start_agents(&flags)
+}
+
+/// Continuous questions: their description, whether one socket sends all of them, and the load.
+type Asked<'a> = (String, bool, Load<'a>);
+
 /// All clients use a Service continuously, through kept and through new sockets.
-fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, Load<'a>)>> {
+fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<Asked<'a>>> {
+    all_ask(askers(rig, web, NODE_PORT)?)
+}
+
+/// As [`everybody_asks`], with these clients and questions.
+fn all_ask(askers: Vec<(&Member, Ask)>) -> Result<Vec<Asked<'_>>> {
     let mut loads = Vec::new();
-    for (from, question) in askers(rig, web, NODE_PORT)? {
+    for (from, question) in askers {
         for kept in [true, false] {
             let Ask { to, protocol, .. } = question;
             let who = format!("{} asks {to} by {protocol}, kept: {kept}", from.name());
@@ -86,6 +99,19 @@ fn everybody_asks<'a>(rig: &'a Rig, web: &Service) -> Result<Vec<(String, bool, 
         }
     }
     Ok(loads)
+}
+
+/// Ends the questions. Fails if one was not answered, or if another server answered a kept socket. Returns the number
+/// of answers, and the milliseconds of the slowest one.
+fn none_is_lost(rig: &Rig, loads: Vec<Asked<'_>>) -> Result<(u64, u64)> {
+    let (mut answers, mut slowest) = (0, 0);
+    for (who, kept, load) in loads {
+        let tally = load.finish_without_loss().with_context(|| loss(rig, &who))?;
+        ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
+        answers += tally.answered();
+        slowest = slowest.max(tally.slowest);
+    }
+    Ok((answers, slowest))
 }
 
 fn flood_without_answers_costs_other_flows_nothing(shape: Shape) -> Result<()> {
@@ -114,13 +140,8 @@ fn costs_other_flows_nothing(shape: Shape, capacity: Option<u32>, flood: Flood) 
             vec![node.socket(family, FLOOD_PORT), SocketAddr::new(external.of(family), 80)];
         Ok((outside, flooded.frontend(family)))
     })?;
-    let (took, mut answers, mut slowest) = (began.elapsed(), 0, 0);
-    for (who, kept, load) in loads {
-        let tally = load.finish_without_loss().with_context(|| loss(&rig, &who))?;
-        ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
-        answers += tally.answered();
-        slowest = slowest.max(tally.slowest);
-    }
+    let took = began.elapsed();
+    let (answers, slowest) = none_is_lost(&rig, loads)?;
     let pace = if flood.is_paced {
         "at most 30,000 a second from each of two senders"
     } else {
@@ -241,8 +262,8 @@ fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
 
 /// The text of an error about a lost answer: the client, and all that was counted.
 fn loss(rig: &Rig, who: &str) -> String {
-    let (programs, kernel) = (rig.agent(0).map(counted), discarded(rig));
-    format!("{who}; node-a has counted {programs:?}, the kernel {kernel:?}")
+    let programs: Vec<_> = (0..2).filter_map(|node| rig.agent(node).ok()).map(counted).collect();
+    format!("{who}; the agents that run have counted {programs:?}, the kernel {:?}", discarded(rig))
 }
 
 /// The kernel's counters of errors and discarded packets of every host that are not zero, and the packets that the

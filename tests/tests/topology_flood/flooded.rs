@@ -1,6 +1,6 @@
 //! A flood of connections that never come about, at a Service in use: its other clients lose nothing.
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
@@ -10,7 +10,7 @@ use lb_tests::traffic::{Answer, Kept, Protocol, is_spoofed};
 use lb_tests::wait;
 
 use super::flood::Flood;
-use super::{NODE_PORT, STREAM, everybody_asks, loss, pour, protected, rig};
+use super::{NODE_PORT, STREAM, everybody_asks, none_is_lost, pour, protected, rig};
 
 in_both_shapes!(flood_of_a_service_costs_its_other_clients_nothing);
 
@@ -29,12 +29,7 @@ fn flood_of_a_service_costs_its_other_clients_nothing(shape: Shape) -> Result<()
         ensure!(poured > flood.packets, "only {poured} packets of floods were sent");
         sent += poured;
     }
-    let mut answers = 0;
-    for (who, kept, load) in loads {
-        let tally = load.finish_without_loss().with_context(|| loss(&rig, &who))?;
-        ensure!(!kept || tally.servers.len() == 1, "{who}: {tally:?}");
-        answers += tally.answered();
-    }
+    let (answers, _slowest) = none_is_lost(&rig, loads)?;
     for (kept, before) in &idle {
         let now = kept.ask()?;
         ensure!(now.server == before.server, "{now:?} after {before:?}");
