@@ -57,6 +57,13 @@ impl Handmade {
         self.send_bytes(&datagram.network(), to)
     }
 
+    /// Sends a datagram with another last byte, which makes its checksum wrong.
+    pub fn send_spoiled(&self, datagram: &Datagram, to: SocketAddr) -> Result<()> {
+        let mut packet = datagram.network();
+        *packet.last_mut().context("a payload")? ^= 1;
+        self.send_bytes(&packet, to)
+    }
+
     /// Sends a datagram with a hop limit.
     pub fn send_far(&self, datagram: &Datagram, to: SocketAddr, hops: u8) -> Result<()> {
         let mut packet = datagram.network();

@@ -15,7 +15,7 @@ in_both_shapes!(datagrams_of_one_client_leave_ports_to_others);
 
 /// The local ports of the node that leave the fewest ports for translated sources, and the number of these.
 const LOCAL: &str = "2048 65535";
-const PORTS: u16 = 1_024;
+pub(super) const PORTS: u16 = 1_024;
 
 /// The ports of the client, which map to as many ports of the node: each of them is taken.
 const FIRST: u16 = 20_000;
@@ -24,7 +24,7 @@ const SIZE: usize = 7;
 
 /// Starts a Service with these backends. The first node has few ports for translated sources, so that a short flood can
 /// take all of them. `capacity` is that of each flow table, if not the default.
-fn rig_with_few_ports(
+pub(super) fn rig_with_few_ports(
     shape: Shape,
     capacity: Option<u32>,
     backends: impl Fn(&Rig) -> Result<Vec<&Pod>>,

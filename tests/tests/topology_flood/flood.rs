@@ -37,12 +37,18 @@ pub(super) struct Flood {
     pub(super) is_paced: bool,
     /// Whether each source sends a packet of each kind.
     pub(super) is_in_turn: bool,
-    /// The number of source ports, from 1,024 on.
-    pub(super) ports: u32,
+    /// Whether the payload of its packets is spoiled, so that their checksum is wrong.
+    pub(super) is_spoiled: bool,
+    /// The number of source ports, from [`FIRST_PORT`] on.
+    pub(super) ports: u16,
 }
 
+/// The first source port of a flood.
+pub(super) const FIRST_PORT: u16 = 1_024;
 /// The number of source ports of most floods.
-const PORTS: u32 = 60_000;
+const PORTS: u16 = 60_000;
+/// The number of source ports of floods from hosts with sockets: none of them is one that the kernel gives to sockets.
+const UNUSED: u16 = 31_000;
 
 impl Flood {
     /// First datagrams and SYNs alternately, as fast as possible.
@@ -50,7 +56,14 @@ impl Flood {
         const KINDS: &[Transport] = &[Transport::Udp(true), Transport::Tcp(tcp::SYN)];
         // Several times the capacity of the tables.
         let packets = campaign::size(4 * CAPACITY, 60_000);
-        Self { kinds: KINDS, packets, is_paced: false, is_in_turn: false, ports: PORTS }
+        Self {
+            kinds: KINDS,
+            packets,
+            is_paced: false,
+            is_in_turn: false,
+            is_spoiled: false,
+            ports: PORTS,
+        }
     }
 
     /// First datagrams and SYNs, 30,000 a second; for a minute in a campaign.
@@ -76,11 +89,23 @@ impl Flood {
         Self { kinds: KINDS, ..Self::of_first_packets_at_a_rate() }
     }
 
-    /// SYNs, each followed by an ACK with a wrong number, 30,000 packets a second. The source ports are none of those
-    /// that the kernel gives to connections.
+    /// Datagrams with a wrong checksum, 30,000 a second; for 15 seconds in a campaign.
+    pub(super) fn of_spoiled_datagrams() -> Self {
+        const KINDS: &[Transport] = &[Transport::Udp(true)];
+        Self {
+            kinds: KINDS,
+            packets: campaign::size(10_000, 15 * 30_000),
+            is_spoiled: true,
+            ports: UNUSED,
+            ..Self::of_first_packets_at_a_rate()
+        }
+    }
+
+    /// SYNs, each followed by an ACK with a wrong number, 30,000 packets a second.
     pub(super) fn of_blind_handshakes() -> Self {
         const KINDS: &[Transport] = &[Transport::Tcp(tcp::SYN), Transport::Tcp(tcp::ACK)];
-        Self { kinds: KINDS, is_in_turn: true, ports: 31_000, ..Self::of_first_packets_at_a_rate() }
+        let flood = Self::of_first_packets_at_a_rate();
+        Self { kinds: KINDS, is_in_turn: true, ports: UNUSED, ..flood }
     }
 
     /// The same with segments that acknowledge nothing, which a backend drops without a RST.
@@ -109,10 +134,16 @@ impl Flood {
             let kind = *self.kinds.get(kind as usize).context("a kind")?;
             let target = *to.get(source as usize % to.len()).context("a target")?;
             let ip = if spoofs { spoofed(own, source) } else { own.ip() };
-            let port = 1_024 + (source % self.ports) as u16;
+            let port = FIRST_PORT + (source % u32::from(self.ports)) as u16;
             let [source, to] = [SocketAddr::new(ip, port), target].map(|end| at(&end.to_string()));
+            let packet = Datagram::new(source, to, kind);
+            let outcome = if self.is_spoiled {
+                hand.send_spoiled(&packet, target)
+            } else {
+                hand.send(&packet, target)
+            };
             // A full send queue is not an error: the flood continues.
-            sent += u32::from(hand.send(&Datagram::new(source, to, kind), target).is_ok());
+            sent += u32::from(outcome.is_ok());
             if self.is_paced {
                 keep_pace(number, began);
             }
