@@ -101,6 +101,13 @@ impl Flood {
         }
     }
 
+    /// FINs and ACKs without a connection, 30,000 a second; for 20 seconds in a campaign.
+    pub(super) fn of_fins_and_acks() -> Self {
+        const KINDS: &[Transport] = &[Transport::Tcp(tcp::FIN), Transport::Tcp(tcp::ACK)];
+        let packets = campaign::size(10_000, 20 * 30_000);
+        Self { kinds: KINDS, packets, ..Self::of_first_packets_at_a_rate() }
+    }
+
     /// SYNs, each followed by an ACK with a wrong number, 30,000 packets a second.
     pub(super) fn of_blind_handshakes() -> Self {
         const KINDS: &[Transport] = &[Transport::Tcp(tcp::SYN), Transport::Tcp(tcp::ACK)];
