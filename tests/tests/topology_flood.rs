@@ -3,6 +3,8 @@
 
 #[path = "topology_flood/crowd.rs"]
 mod crowd;
+#[path = "topology_flood/dead_agent.rs"]
+mod dead_agent;
 #[path = "topology_flood/flood.rs"]
 mod flood;
 #[path = "topology_flood/flooded.rs"]
@@ -24,7 +26,7 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{Rig, TARGET, ask, askers, until};
 use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
-use lb_tests::traffic::{Ask, Load, Protocol};
+use lb_tests::traffic::{Ask, Load};
 use lb_tests::wait;
 
 use self::flood::Flood;
@@ -232,31 +234,6 @@ fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()>
         let now = ask(from, Ask::tcp(*to))?.server;
         ensure!(now == *server, "{} asks {to}: {now} after {server}", from.name());
     }
-    Ok(())
-}
-
-/// Without an agent there is no sweep: new flows replace expired ones.
-#[test]
-fn with_the_agent_dead_new_flows_are_served_for_ever() -> Result<()> {
-    let (mut rig, [web, _]) = rig(Shape::Routed, Some(CAPACITY))?;
-    let mut agent = rig.take_agent(0)?;
-    agent.kill9()?;
-    let asked = |from: &Member, question: Ask, times: u32| -> Result<u64> {
-        let tally = from.peer().ask_many(question, times).context("questions")?;
-        ensure!(tally.failed() == 0, "{} asks {question:?}: {tally:?}", from.name());
-        ensure!(tally.answered() == u64::from(times), "{tally:?}");
-        Ok(tally.answered())
-    };
-    let answers = askers(&rig, &web, NODE_PORT)?.into_iter().map(|(from, question)| {
-        // Twice the total capacity of the tables, or eleven times in a campaign.
-        let [by_udp, by_tcp] = campaign::size([3_000, 600], [16_700, 3_400]);
-        let times = if question.protocol == Protocol::Udp { by_udp } else { by_tcp };
-        asked(from, question, times)
-    });
-    let answers = answers.sum::<Result<u64>>();
-    agent.start_again()?;
-    let answers = answers.with_context(|| format!("{:?}", counted(&agent)))?;
-    campaign::figure("new flows answered while no agent runs, none lost", answers, "flows");
     Ok(())
 }
 

@@ -16,8 +16,10 @@ use super::{NODE_PORT, STREAM, all_ask, none_is_lost, protected, start_agents};
 
 in_both_shapes!(datagrams_of_one_client_leave_ports_to_others);
 
-/// The local ports of the node that leave the fewest ports for translated sources, and the number of these.
+/// The local ports of the node that leave the fewest ports for translated sources, the first of these, and their
+/// number.
 const LOCAL: &str = "2048 65535";
+pub(super) const FIRST_OF_NODE: u16 = 1_024;
 pub(super) const PORTS: u16 = 1_024;
 
 /// The ports of the client, which map to as many ports of the node: each of them is taken.
