@@ -28,7 +28,7 @@ mod spoofed;
 pub mod survey;
 
 pub use ask::{Answer, Ask, Failure, Protocol};
-pub use attacked::Attacked;
+pub use attacked::{Attacked, End};
 pub use capture::Capture;
 pub use frame::Frame;
 pub use handmade::{Handmade, pieces};

@@ -25,6 +25,8 @@ mod one_port;
 mod own_ports;
 #[path = "control_plane_flow_lives/privileged.rs"]
 mod privileged;
+#[path = "control_plane_flow_lives/resets.rs"]
+mod resets;
 #[path = "control_plane_flow_lives/strays.rs"]
 mod strays;
 
@@ -105,9 +107,12 @@ fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
     for proxy in [Proxy::KubeProxy(Mode::Nftables), Proxy::Ours] {
         let setup = Setup::new(proxy, Detector::NodeCidr);
         let life = live(&server, World::start_on_both_nodes(setup, &server)?)?;
+        // These connections are idle while the trials run.
+        let reset = resets::Reset::open(&life).with_context(|| format!("resets, {proxy:?}"))?;
         for (name, trial) in trials {
             trial(&life).with_context(|| format!("{name}, {proxy:?}"))?;
         }
+        reset.all_go_on(&life).with_context(|| format!("resets, {proxy:?}"))?;
     }
     Ok(())
 }
@@ -115,8 +120,8 @@ fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
 /// Connections by `ClusterIP` of a pod, and by `NodePort` of a client outside.
 fn forged_segments(life: &Life<'_>) -> Result<()> {
     let (rig, mut open) = (life.rig(), Vec::new());
-    for (service, port, backend) in life.served()? {
-        open.extend(Attacked::open_all(rig, service, port, backend)?);
+    for (service, port, _) in life.served()? {
+        open.extend(Attacked::open_all(rig, service, port)?);
     }
     for connection in &open {
         connection.forge(rig.pod(0, 1)?)?;

@@ -29,8 +29,8 @@ fn forged_segments_end_no_connection(shape: Shape) -> Result<()> {
         rig.manifests().apply(&service.clone().pods(&[before]))?;
     }
     let mut open = Vec::new();
-    for ((service, backend, _), port) in services.iter().zip(NODE_PORTS) {
-        open.extend(Attacked::open_all(&rig, service, port, backend)?);
+    for ((service, ..), port) in services.iter().zip(NODE_PORTS) {
+        open.extend(Attacked::open_all(&rig, service, port)?);
     }
     // With a second backend a SYN that began the flow again could move it.
     for (service, before, after) in &services {
