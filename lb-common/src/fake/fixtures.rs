@@ -26,6 +26,7 @@ mod echo;
 mod flows;
 mod forged_sources;
 mod fragments;
+mod fragments_with_options;
 mod handshakes;
 mod host;
 mod host_exits;
@@ -77,6 +78,7 @@ pub fn all() -> Vec<Fixture> {
         flows::all(),
         collided::all(),
         fragments::all(),
+        fragments_with_options::all(),
         host::all(),
         delivery::all(),
         answers::all(),
