@@ -7,6 +7,9 @@ use lb_tests::rig::{Rig, Shared, TARGET, ask, exchange};
 use lb_tests::topology::{Addresses, Family, Shape, Topology};
 use lb_tests::traffic::{Ask, Handmade, pieces};
 
+#[path = "topology_fragment/options.rs"]
+mod options;
+
 in_both_shapes!(
     large_datagrams_pass_through_a_cluster_ip,
     large_datagrams_pass_through_a_node_port,

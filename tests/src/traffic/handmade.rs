@@ -81,6 +81,11 @@ impl Handmade {
         Ok(())
     }
 
+    /// Waits for a datagram, and returns its sender.
+    pub fn asked(&self) -> Result<SocketAddr> {
+        Ok(self.socket.recv_from(&mut [0]).context("no question")?.1)
+    }
+
     /// Waits for the answer to a question of `size` bytes, which must come from `to`.
     pub fn answer(&self, to: SocketAddr, size: usize) -> Result<()> {
         let mut bytes = [0; 1_024];
@@ -93,10 +98,21 @@ impl Handmade {
     }
 }
 
-/// The fragments of a datagram, each with `size` bytes (a multiple of 8) after its IP header.
+/// The fragments of a datagram, each with `size` bytes (a multiple of 8) of what is cut.
+///
+/// Every fragment repeats the IP header with its options and `extensions`; `fragmented_extensions` are cut with the
+/// rest (RFC 8200 4.5).
 pub fn pieces(whole: &Datagram, size: usize, id: u32) -> Vec<Datagram> {
+    let length = |headers: &[(u8, Vec<u8>)]| -> usize {
+        headers.iter().map(|(_, rest)| 2 + rest.len()).sum()
+    };
+    let (repeated, cut) = if whole.source.ip.is_v4() {
+        (20 + whole.options.len(), 0)
+    } else {
+        (40 + length(&whole.extensions), length(&whole.fragmented_extensions))
+    };
     let network = whole.network();
-    let body = network.get(if whole.source.ip.is_v4() { 20 } else { 40 }..).unwrap_or_default();
+    let body = network.get(repeated..).unwrap_or_default();
     let count = body.chunks(size).count();
     let piece = |(index, chunk): (usize, &[u8])| {
         let piece = Piece { offset: (index * size) as u16, more: index + 1 < count, id };
@@ -105,7 +121,9 @@ pub fn pieces(whole: &Datagram, size: usize, id: u32) -> Vec<Datagram> {
             piece: Some(piece),
             ..whole.clone()
         };
-        part.with(chunk)
+        // The first fragment writes the headers that are cut by itself.
+        let written = if index == 0 { cut } else { 0 };
+        part.with(chunk.get(written..).unwrap_or_default())
     };
     body.chunks(size).enumerate().map(piece).collect()
 }
