@@ -328,29 +328,39 @@ fn try_port<P: Packet, T: Tables>(
     }
     pair.forward.to.source_port = search.oldest;
     pair.reply.key.tuple.destination_port = search.oldest;
-    if !displace(tables, pair, search) {
+    let displaced = displace(tables, pair, search)?;
+    if displaced == Reservation::Taken {
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
         search.goes_on = search.tried != MOST;
         return Err(DropReason::PortsExhausted);
     }
-    put(tables, &pair.reply)
+    Ok(displaced)
 }
 
-/// Takes the key of the reply away from the flow that has it. The masquerade of that flow is removed as well, so that
-/// its next packet gets another source.
+/// Puts the reply in place of the flow that has its key. The masquerade of that flow is removed, so that its next packet
+/// gets another source.
 ///
-/// False where both ends of that flow have spoken since the search found it: a protected flow keeps its port, unless
-/// its client crowds the others out.
+/// [`Reservation::Taken`] where both ends of that flow have spoken since the search found it: a protected flow keeps its
+/// port, unless its client crowds the others out. The same where a packet on another CPU has used the entry since, which
+/// may be the first one of another flow: the reply to it would reach the wrong client.
 #[inline(never)]
-fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair, search: &Search) -> bool {
+fn displace<T: Flows + Clock>(
+    tables: &T,
+    pair: &mut Pair,
+    search: &Search,
+) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
     let is_there = tables.flow(&reply.key, occupant);
     if is_there && occupant.is_protected() {
         if !crowd::is_crowds(search, &reply.key, occupant) {
-            return false;
+            return Ok(Reservation::Taken);
         }
         tiers::release_masqueraded(tables, &reply.key, occupant, occupant_opposite);
+    } else if is_there && occupant.seen > search.silent_since {
+        return Ok(Reservation::Taken);
     }
+    // Before anything else: another CPU could put a flow between the check and this.
+    let put = put(tables, reply)?;
     if is_there && occupant.kind == Kind::UNMASQUERADE {
         let Entry { key, flow } = occupant_opposite;
         reply.key.write_opposite(occupant, key);
@@ -360,7 +370,7 @@ fn displace<T: Flows + Clock>(tables: &T, pair: &mut Pair, search: &Search) -> b
         }
     }
     tables.count(Event::PortDisplaced);
-    true
+    Ok(put)
 }
 
 /// Which port of the range to try first.

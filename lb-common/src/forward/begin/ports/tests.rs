@@ -79,9 +79,8 @@ fn no_entry_stands_where_another_finds_no_memory() {
     }
 }
 
-/// While a new flow searches, another CPU protects the flow whose port it is about to take.
-#[test]
-fn flow_that_was_protected_during_a_search_keeps_its_port() {
+/// While a new flow searches, another CPU changes the flow whose port it is about to take.
+fn keeps_its_port(change: impl FnOnce(&mut Flow, u64)) {
     const WIDTH: u16 = 16;
     let (mut tables, ..) = node();
     let ports = (61_000, 61_000 + WIDTH - 1);
@@ -111,14 +110,31 @@ fn flow_that_was_protected_during_a_search_keeps_its_port() {
     let last = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(ROUND - 1)));
     assert_ne!(of_port(last), oldest, "the oldest flow must have been found by then");
     let mut flow = all[&oldest];
-    flow.flags |= Flow::PROTECTED;
+    change(&mut flow, tables.clock.get() + 1_000_000_000);
     let writes = std::vec![(oldest, Some(flow))];
     tables.meanwhile.borrow_mut().push_back(Meanwhile { before: of_port(last), writes });
     tables.clock.set(tables.clock.get() + 1_000_000_000);
     assert_eq!(ask(&tables, 100).1, Verdict::Translated(Translation::Masquerade));
     assert!(tables.meanwhile.borrow().is_empty(), "the other CPU has not written");
     let after = tables.all_flows();
-    assert_eq!((after[&oldest], after[&oldest.opposite(&flow)].kind), (flow, Kind::MASQUERADE));
+    assert_eq!(after[&oldest], flow);
+    assert_eq!(
+        after.get(&oldest.opposite(&all[&oldest])).map(|it| it.kind),
+        Some(Kind::MASQUERADE)
+    );
+}
+
+#[test]
+fn flow_that_was_protected_during_a_search_keeps_its_port() {
+    keeps_its_port(|flow, _now| flow.flags |= Flow::PROTECTED);
+}
+
+#[test]
+fn flow_that_got_the_port_during_a_search_keeps_it() {
+    keeps_its_port(|flow, now| {
+        flow.to.destination_port = Port::new(50_099);
+        flow.seen = now;
+    });
 }
 
 /// A collector gets datagrams and never answers. Another flow that needs a port takes that of an older one.
