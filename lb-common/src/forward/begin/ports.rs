@@ -288,7 +288,10 @@ fn try_port<P: Packet, T: Tables>(
     let wish = wish(&client.tuple, client.protocol);
     let port = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(tried)));
     pair.reply.key.tuple.destination_port = port;
-    if !(is_own && is_of_frontend(tables, settings, &pair.reply.key)) {
+    let replies = &pair.reply.key;
+    // A server of this node and its client must not be one end.
+    let is_itself = replies.tuple.is_reverse_of(&replies.tuple);
+    if !(is_own && (is_itself || is_of_frontend(tables, settings, replies))) {
         // The record of an own connection outlives the connection: after one round of such ports, it no longer refuses
         // a flow.
         let reservation = take(packet, tables, settings, pair, tried < ROUND)?;
@@ -337,12 +340,12 @@ fn try_port<P: Packet, T: Tables>(
     Ok(displaced)
 }
 
-/// Puts the reply in place of the flow that has its key. The masquerade of that flow is removed, so that its next packet
-/// gets another source.
+/// Puts the reply in place of the flow that has its key. The masquerade of that flow is removed, so that its next
+/// packet gets another source.
 ///
-/// [`Reservation::Taken`] where both ends of that flow have spoken since the search found it: a protected flow keeps its
-/// port, unless its client crowds the others out. The same where a packet on another CPU has used the entry since, which
-/// may be the first one of another flow: the reply to it would reach the wrong client.
+/// [`Reservation::Taken`] where both ends of that flow have spoken since the search found it: a protected flow keeps
+/// its port, unless its client crowds the others out. The same where a packet on another CPU has used the entry since,
+/// which may be the first one of another flow: the reply to it would reach the wrong client.
 #[inline(never)]
 fn displace<T: Flows + Clock>(
     tables: &T,
@@ -351,6 +354,10 @@ fn displace<T: Flows + Clock>(
 ) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
     let is_there = tables.flow(&reply.key, occupant);
+    if is_there && occupant.to == reply.flow.to {
+        // Another packet of this flow has taken the port meanwhile.
+        return Ok(Reservation::Found);
+    }
     if is_there && occupant.is_protected() {
         if !crowd::is_crowds(search, &reply.key, occupant) {
             return Ok(Reservation::Taken);
@@ -359,7 +366,7 @@ fn displace<T: Flows + Clock>(
     } else if is_there && occupant.seen > search.silent_since {
         return Ok(Reservation::Taken);
     }
-    // Before anything else: another CPU could put a flow between the check and this.
+    // The write follows the check at once: another CPU could put a flow between them.
     let put = put(tables, reply)?;
     if is_there && occupant.kind == Kind::UNMASQUERADE {
         let Entry { key, flow } = occupant_opposite;

@@ -95,13 +95,17 @@ fn choose_source<P: Packet, T: Node + Clock>(
     Ok(())
 }
 
-/// Removes the flow of a masquerade that found no source, if no reply has come yet.
+/// Removes the flow of a masquerade that found no source, unless a reply has come, or another packet has found one.
 #[inline(never)]
 fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     if !found.find_answers(tables, headers, Side::EGRESS) || found.answers.flow.is_protected() {
         return;
     }
     let Found { key, answers, visited, .. } = found;
+    // The search has taken long: on another CPU, another packet of the flow may have found a source.
+    if tables.flow(key, &mut visited.flow) && visited.flow.to.source != Ip::UNSPECIFIED {
+        return;
+    }
     tables.remove_flow(key);
     answers.key.write_opposite(&answers.flow, &mut visited.key);
     tables.remove_flow(&visited.key);

@@ -129,12 +129,55 @@ fn flow_that_was_protected_during_a_search_keeps_its_port() {
     keeps_its_port(|flow, _now| flow.flags |= Flow::PROTECTED);
 }
 
+/// Another flow has displaced the one that was found.
 #[test]
 fn flow_that_got_the_port_during_a_search_keeps_it() {
     keeps_its_port(|flow, now| {
         flow.to.destination_port = Port::new(50_099);
         flow.seen = now;
     });
+}
+
+/// While a packet of a flow finds no source, another packet of it finds one on another CPU.
+#[test]
+fn source_that_another_packet_found_stays() {
+    let (mut tables, comes, leaves) = node();
+    tables.settings.node.set_source_ports(Port::new(61_000), Port::new(61_000));
+    let own = Endpoint::new(at(world::NODE4).ip, Port::new(61_000));
+    let replies = Tuple::new(at(world::REMOTE4), own);
+    let answers = FlowKey::new(replies, Protocol::TCP, Side::INGRESS);
+    let other = Tuple::new(at(world::REMOTE4), at("203.0.113.9:50001"));
+    let mut occupant = Flow::new(other, Kind::UNMASQUERADE, tables.clock.get());
+    occupant.flags |= Flow::PROTECTED | Flow::ANSWER;
+    tables.put(answers, occupant);
+    let _new = run(&comes, &tables);
+    let masquerade = key(world::CLIENT4, world::REMOTE4, Side::EGRESS);
+    let mut chosen = tables.all_flows()[&masquerade];
+    chosen.to = replies.reversed();
+    let writes = std::vec![(masquerade, Some(chosen))];
+    tables.meanwhile.borrow_mut().push_back(Meanwhile { before: answers, writes });
+    let before = tables.all_flows().len();
+    assert_eq!(run(&leaves, &tables).0, Verdict::Drop(DropReason::PortsExhausted));
+    assert!(tables.meanwhile.borrow().is_empty(), "the other CPU has not written");
+    let after = tables.all_flows();
+    assert_eq!((after.len(), after[&masquerade].to), (before, chosen.to));
+}
+
+/// A process of the node asks a server of the node, whose port is one of those for translated sources.
+#[test]
+fn translated_source_is_never_the_server_itself() {
+    for client in 45_000..45_008 {
+        let mut tables = Fake::node();
+        let service = tables.add_service(1, &[("192.168.0.10:8080", true)]);
+        tables.node_port(world::NODE4, Protocol::TCP, service);
+        tables.settings.node.set_source_ports(Port::new(8_080), Port::new(8_081));
+        let asked = Datagram::syn(&format!("192.168.0.10:{client}"), world::NODE4);
+        let asked = Step { from_host: true, ..step(Hook::HostEgress, &asked) };
+        let (verdict, packet) = run(&asked, &tables);
+        assert_eq!(verdict, Verdict::Translated(Translation::NewFlow));
+        let [source, destination] = ["192.168.0.10:8081", "192.168.0.10:8080"];
+        assert_eq!(packet, Datagram::syn(source, destination).build());
+    }
 }
 
 /// A collector gets datagrams and never answers. Another flow that needs a port takes that of an older one.
