@@ -21,7 +21,7 @@ use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::node;
 use crate::node::host::FrontendNetworks;
-use crate::node::host::conntrack::Timeouts;
+use crate::node::host::conntrack::{Raise, Timeouts};
 use crate::plan::Family;
 use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
@@ -212,7 +212,7 @@ async fn prepare_host_stack(
     let timeouts =
         Timeouts { record: conntrack_file(&config.bpf_dir.value), lifetimes: config.lifetimes() };
     // Before the first status, which would name the timeouts as a problem.
-    let _raised: Vec<String> = timeouts.raise();
+    timeouts.raise().iter().for_each(Raise::log);
     let (sender, receiver) = watch::channel(None);
     drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback, timeouts)));
     sender

@@ -209,7 +209,9 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
         print(&format!("{line}\n"))?;
     }
     if let Some(other) = other {
-        print(&format!("kept routes, nft table and settings of lo: in use by {other}\n"))?;
+        print(&format!(
+            "kept routes, nft table, settings of lo and timeouts of netfilter: in use by {other}\n"
+        ))?;
     }
     if removed.pins.is_empty() && removed.unmounted.is_none() && restored.is_empty() {
         print(&format!("nothing to remove in {}\n", dir.display()))?;
@@ -224,7 +226,8 @@ fn restore_node(dir: &Path) -> Result<Vec<String>> {
     if takeover::remove_anchor().unwrap_or(false) {
         done.push("removed nft table inet lb-agent".to_owned());
     }
-    let restored = node::host::restore(&loopback_file(dir), &conntrack_file(dir))?;
+    let has_successor = !takeover::Rules::find().is_empty();
+    let restored = node::host::restore(&loopback_file(dir), &conntrack_file(dir), has_successor)?;
     done.extend(restored.into_iter().map(str::to_owned));
     Ok(done)
 }
@@ -247,8 +250,8 @@ pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     let done = if is_mounted { "mounted a bpffs at" } else { "already on a bpffs:" };
     print(&format!("{done} {}\n", dir.display()))?;
     let timeouts = Timeouts { record: conntrack_file(dir), lifetimes: config.lifetimes() };
-    for line in timeouts.raise() {
-        print(&format!("{line}\n"))?;
+    for raise in timeouts.raise() {
+        print(&format!("{raise}\n"))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -26,8 +26,10 @@ in_both_shapes!(
 const PORT: u16 = 9_100;
 const NAMES: [&str; 2] = ["near", "far"];
 const NODE_PORTS: [u16; 2] = [30_080, 30_081];
-/// The time for which netfilter remembers a half-closed connection where no agent has raised it, and what it may add.
-const FORGOTTEN: Duration = Duration::from_secs(2);
+/// Longer than [`SHORT`] seconds, for which netfilter remembers a half-closed connection if no agent raises them.
+const FORGOTTEN: Duration = Duration::from_secs(4);
+const SHORT: &str = "1";
+const CLOSE_WAIT: &str = "net.netfilter.nf_conntrack_tcp_timeout_close_wait";
 /// The length in bytes of the answer after a half-close: several TCP windows.
 const SIZE: usize = 200_000;
 
@@ -198,16 +200,18 @@ fn half_closed_connections_expire(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// A CNI masquerades packets of pods to the client, and the server replies after the time for which netfilter remembered
-/// half-closed connections before the agent started. A reply of a forgotten one would get another source port.
+/// A CNI masquerades packets of pods to the client. The server replies after the time for which netfilter remembered
+/// half-closed connections before the agent started: a reply of a forgotten one would get another source port.
 fn late_replies_are_not_masqueraded(shape: Shape) -> Result<()> {
     let mut rig = Rig::build(Topology::builder(shape))?;
     let [near, _] = apply(&rig)?;
     let node = rig.node(0)?;
     let backend = rig.pod(0, 1)?.addresses().both();
     rig::masquerade(node, backend, rig.client(), "40000-41000")?;
-    node.netns().sysctl("net.netfilter.nf_conntrack_tcp_timeout_close_wait", "1")?;
+    node.netns().sysctl(CLOSE_WAIT, SHORT)?;
     rig.start_agents(&[])?;
+    let raised = rig.node(0)?.netns().tool("sysctl", &["-n", CLOSE_WAIT])?;
+    ensure!(raised.trim() == "3600", "the agent has set {raised}");
     let mut open = Vec::new();
     for family in Family::ALL {
         let [_, path] = Path::all(&rig, (&near, NODE_PORTS[0]), (rig.pod(0, 1)?, PORT), family)?;
@@ -216,7 +220,7 @@ fn late_replies_are_not_masqueraded(shape: Shape) -> Result<()> {
         ensure!(rest(&server)? == 0, "{}: bytes behind the first one", path.to);
         open.push((path.to, client, server));
     }
-    wait::pass(2 * FORGOTTEN);
+    wait::pass(FORGOTTEN);
     for (to, client, mut server) in open {
         server.write_all(b"late")?;
         drop(server);

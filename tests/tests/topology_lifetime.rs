@@ -108,6 +108,10 @@ fn agent_ends_within_a_second_and_cleanup_leaves_sysctls_as_they_were() -> Resul
     let before = sysctls(rig.node(0)?)?;
     let mut rig = rig.start(&[&web])?;
     let mut agent = rig.take_agent(0)?;
+    let during = sysctls(rig.node(0)?)?;
+    let close_wait = Path::new("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_close_wait");
+    let raised = during.get(close_wait).map(|value| value.trim());
+    ensure!(raised == Some("3600"), "the agent has raised the timeout to {raised:?}");
     let mut stops = Vec::new();
     // On a busy machine the scheduler alone may take a second, so one fast stop out of several is enough.
     let is_quick = |stops: &[Duration]| stops.iter().any(|took| *took < SHUTDOWN);

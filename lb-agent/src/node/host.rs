@@ -1,8 +1,8 @@
 //! Prepares the network stack for packets of host processes (ADR 0027).
 //!
 //! They need a route to every frontend, a link-layer address for each one in a network of this node, and a loopback
-//! interface that accepts packets with a source address of this node. Netfilter, too, must not forget their connections
-//! and those of pods too early. All of that belongs to the network namespace. The earlier settings are saved, and `lb-agent cleanup` restores them.
+//! interface that accepts packets with a source address of this node. Netfilter must not forget connections too early.
+//! All of that belongs to the network namespace. The earlier settings are saved, and `lb-agent cleanup` restores them.
 
 pub mod conntrack;
 mod error;
@@ -19,7 +19,7 @@ use futures::future::OptionFuture;
 use tokio::sync::watch::Receiver;
 use tracing::{debug, info, warn};
 
-use conntrack::Timeouts;
+use conntrack::{Raise, Timeouts};
 pub use error::Error;
 use forwarding::ForwardingChanges;
 use loopback::Loopback;
@@ -100,7 +100,7 @@ async fn follow_settings(
             None => Ok(()),
         };
         // The files of the timeouts may appear, with the kernel's defaults, long after the agent has started.
-        let _raised: Vec<String> = timeouts.raise();
+        timeouts.raise().iter().for_each(Raise::log);
         for (result, failed) in [opened, routed].into_iter().zip(&mut failed) {
             match result {
                 Ok(()) => *failed = false,
@@ -133,8 +133,13 @@ async fn set_routes(wanted: &FrontendNetworks) -> Result<(), Error> {
 
 /// Removes the routes to frontends, restores the earlier settings, and removes their files.
 ///
-/// Returns one line for each thing that was removed or restored. Must not be called inside a runtime.
-pub fn restore(record: &Path, timeouts: &Path) -> Result<Vec<&'static str>, Error> {
+/// `has_successor`: kube-proxy's rules are in place, which needs the timeouts of netfilter and sets them at its start
+/// only. Returns one line for each thing that was removed or restored. Must not be called inside a runtime.
+pub fn restore(
+    record: &Path,
+    timeouts: &Path,
+    has_successor: bool,
+) -> Result<Vec<&'static str>, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -156,7 +161,11 @@ pub fn restore(record: &Path, timeouts: &Path) -> Result<Vec<&'static str>, Erro
             record::remove(record)?;
             done.push("restored settings of the loopback interface");
         }
-        if conntrack::restore(timeouts)? {
+        if has_successor {
+            if conntrack::hand_over(timeouts)? {
+                done.push("kept timeouts of netfilter for kube-proxy");
+            }
+        } else if conntrack::restore(timeouts)? {
             done.push("restored timeouts of netfilter");
         }
         Ok(done)

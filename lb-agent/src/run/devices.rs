@@ -190,7 +190,7 @@ impl Devices {
         &self.reports.ambiguous
     }
 
-    /// Returns the problems of interfaces, addresses, attachments, source ports and netfilter's timeouts, for operators.
+    /// Returns the problems of interfaces, addresses, attachments, source ports and timeouts of netfilter.
     pub(super) fn problems(&self) -> Vec<String> {
         let (attachments, ports) = (self.attachments.problems(), node_settings::overlap_of_ports());
         let Reports { unserved, hidden, .. } = &self.reports;

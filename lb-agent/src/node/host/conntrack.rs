@@ -6,11 +6,13 @@
 //! `lb-agent cleanup` restores them.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
+use std::fmt::{self, Display};
+use std::fs::{self, OpenOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use lb_common::flow::Lifetimes;
+use serde::{Deserialize, Serialize};
 use tracing::{debug, info};
 
 use super::error::Error;
@@ -18,9 +20,19 @@ use super::record;
 
 /// The directory of the timeouts. The files appear when a rule or a container runtime first needs connections.
 const DIRECTORY: &str = "/proc/sys/net/netfilter";
+/// The longest timeout that a kernel takes, in seconds: `proc_dointvec_jiffies` refuses more ticks than an `int` has,
+/// and there are at most 1,000 in a second.
+const LONGEST: u32 = i32::MAX.cast_unsigned() / 1_000;
 
-/// Values of timeouts in seconds, by the names of their files.
-type Values = BTreeMap<String, u32>;
+/// The timeouts that were changed, by the names of their files.
+type Changes = BTreeMap<String, Change>;
+
+/// A timeout that was changed, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Change {
+    before: u32,
+    written: u32,
+}
 
 /// The timeouts of netfilter's connections of this network namespace.
 #[derive(Clone, Debug)]
@@ -31,45 +43,71 @@ pub struct Timeouts {
     pub lifetimes: Lifetimes,
 }
 
-/// A timeout that is shorter than the lifetime of flows.
+/// A timeout that was shorter than the lifetime of flows, and whether it was raised.
 #[derive(Debug)]
-struct Short {
+pub struct Raise {
     name: &'static str,
-    /// In seconds, as is `wanted`.
-    now: u32,
-    wanted: u32,
+    change: Change,
+    outcome: Result<(), Error>,
+}
+
+impl Raise {
+    /// Writes it to the log. A failure is found again every 30 s, and [`problem`] names it as well.
+    pub fn log(&self) {
+        let Self { name, change: Change { before, written }, outcome } = self;
+        match outcome {
+            Ok(()) => info!(name, before, written, "timeout of netfilter raised to that of flows"),
+            Err(error) => {
+                let error = crate::chain(error);
+                debug!(name, before, written, error, "timeout of netfilter not raised");
+            }
+        }
+    }
+}
+
+impl Display for Raise {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, change: Change { before, written }, outcome } = self;
+        match outcome {
+            Ok(()) => write!(f, "raised net.netfilter.{name} from {before} to {written} s"),
+            Err(error) => {
+                let error = crate::chain(error);
+                write!(
+                    f,
+                    "could not raise net.netfilter.{name} from {before} to {written} s: {error}"
+                )
+            }
+        }
+    }
 }
 
 impl Timeouts {
-    /// Raises the timeouts that are shorter than the lifetimes of flows; returns one line for each.
+    /// Raises the timeouts that are shorter than the lifetimes of flows.
     ///
     /// `/proc/sys` is read-only in a container that is not privileged: then [`problem`] names those that stay short.
-    pub fn raise(&self) -> Vec<String> {
+    pub fn raise(&self) -> Vec<Raise> {
         self.raise_in(Path::new(DIRECTORY))
     }
 
-    fn raise_in(&self, directory: &Path) -> Vec<String> {
-        let raise = |it: &Short| {
-            // Saved before the write, so that cleanup can restore the value after a crash.
-            keep(&self.record, it)?;
-            write(directory, it.name, it.wanted)
-                .map_err(|error| Error::System("timeout of netfilter", error))
+    fn raise_in(&self, directory: &Path) -> Vec<Raise> {
+        let raise = |(name, change): (&'static str, Change)| {
+            let outcome = self.write(directory, name, change);
+            Raise { name, change, outcome }
         };
-        let mut raised = Vec::new();
-        for short in short(directory, &self.lifetimes) {
-            let Short { name, now, wanted } = short;
-            match raise(&short) {
-                Ok(()) => {
-                    info!(name, now, wanted, "timeout of netfilter raised to that of flows");
-                    raised.push(format!("raised net.netfilter.{name} from {now} to {wanted} s"));
-                }
-                Err(error) => {
-                    let error = crate::chain(&error);
-                    debug!(name, now, wanted, error, "timeout of netfilter not raised");
-                }
-            }
-        }
-        raised
+        short(directory, &self.lifetimes).into_iter().map(raise).collect()
+    }
+
+    fn write(&self, directory: &Path, name: &str, change: Change) -> Result<(), Error> {
+        let failed = |error| Error::System("timeout of netfilter", error);
+        // The file is opened before the record is written: what cannot be changed must not be restored.
+        let mut file = OpenOptions::new()
+            .write(true)
+            .truncate(true)
+            .open(directory.join(name))
+            .map_err(failed)?;
+        // The record is written before the value, so that cleanup can restore it after a crash.
+        keep(&self.record, name, change)?;
+        file.write_all(change.written.to_string().as_bytes()).map_err(failed)
     }
 }
 
@@ -78,39 +116,11 @@ pub fn problem(lifetimes: &Lifetimes) -> Option<String> {
     problem_in(Path::new(DIRECTORY), lifetimes)
 }
 
-/// Restores the values of a record and removes it; false if there is none.
-pub(super) fn restore(record: &Path) -> Result<bool, Error> {
-    restore_in(Path::new(DIRECTORY), record)
-}
-
-fn restore_in(directory: &Path, record: &Path) -> Result<bool, Error> {
-    let Some(before) = record::read::<Values>(record) else { return Ok(false) };
-    for (name, seconds) in before {
-        match write(directory, &name, seconds) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(Error::System("timeout of netfilter", error));
-            }
-            // The kernel module of the timeouts may have been unloaded.
-            Ok(()) | Err(_) => {}
-        }
-    }
-    record::remove(record).map(|()| true)
-}
-
-/// Saves the value of a timeout as the original one, unless an earlier run did.
-fn keep(record: &Path, short: &Short) -> Result<(), Error> {
-    let mut saved: Values = record::read(record).unwrap_or_default();
-    if saved.contains_key(short.name) {
-        return Ok(());
-    }
-    saved.insert(short.name.to_owned(), short.now);
-    record::write(record, &saved)
-}
-
 fn problem_in(directory: &Path, lifetimes: &Lifetimes) -> Option<String> {
     let short = short(directory, lifetimes);
-    let settings: Vec<_> =
-        short.iter().map(|it| format!("net.netfilter.{}={}", it.name, it.wanted)).collect();
+    let setting =
+        |(name, change): &(&str, Change)| format!("net.netfilter.{name}={}", change.written);
+    let settings: Vec<_> = short.iter().map(setting).collect();
     (!short.is_empty()).then(|| {
         format!(
             "netfilter forgets connections before they expire here, and rules that masquerade packets of pods then \
@@ -120,28 +130,66 @@ fn problem_in(directory: &Path, lifetimes: &Lifetimes) -> Option<String> {
     })
 }
 
-fn short(directory: &Path, lifetimes: &Lifetimes) -> Vec<Short> {
-    let usual = Lifetimes::default();
-    // kube-proxy leaves the timeouts of datagrams alone unless its configuration has them.
-    let raised = |wanted: u32, usual: u32| if wanted > usual { wanted } else { 0 };
+/// Restores the values of a record, except for those that were changed since, and removes it; false if there is none.
+pub(super) fn restore(record: &Path) -> Result<bool, Error> {
+    restore_in(Path::new(DIRECTORY), record)
+}
+
+fn restore_in(directory: &Path, record: &Path) -> Result<bool, Error> {
+    let Some(changes) = record::read::<Changes>(record) else { return Ok(false) };
+    let mut outcome = Ok(());
+    for (name, Change { before, written }) in changes {
+        // Without the file the kernel module of the timeouts was unloaded.
+        if read(directory, &name) == Some(written)
+            && let Err(error) = fs::write(directory.join(&name), before.to_string())
+        {
+            outcome = Err(Error::System("timeout of netfilter", error));
+        }
+    }
+    outcome?;
+    record::remove(record).map(|()| true)
+}
+
+/// Leaves the values as they are, and removes the record; false if there is none.
+pub(super) fn hand_over(record: &Path) -> Result<bool, Error> {
+    if !record.exists() {
+        return Ok(false);
+    }
+    record::remove(record).map(|()| true)
+}
+
+/// Saves a change of a timeout. The value before it is the original one, unless an earlier run has written it.
+fn keep(record: &Path, name: &str, mut change: Change) -> Result<(), Error> {
+    let mut saved: Changes = record::read(record).unwrap_or_default();
+    if let Some(earlier) = saved.get(name).filter(|earlier| earlier.written == change.before) {
+        change.before = earlier.before;
+    }
+    saved.insert(name.to_owned(), change);
+    record::write(record, &saved)
+}
+
+/// Returns the changes that the lifetimes of flows require.
+fn short(directory: &Path, lifetimes: &Lifetimes) -> Vec<(&'static str, Change)> {
+    // Each with the kernel's default. A lifetime that equals it raises nothing: an operator may have chosen a shorter
+    // timeout, and a 0 of kube-proxy's configuration, which leaves the kernel's value, becomes this lifetime.
     let all = [
-        ("nf_conntrack_tcp_timeout_established", lifetimes.open),
-        ("nf_conntrack_tcp_timeout_close_wait", lifetimes.half_closed),
-        ("nf_conntrack_udp_timeout", raised(lifetimes.unreplied, usual.unreplied)),
-        ("nf_conntrack_udp_timeout_stream", raised(lifetimes.stream, usual.stream)),
+        ("nf_conntrack_tcp_timeout_established", lifetimes.open, 432_000),
+        ("nf_conntrack_tcp_timeout_close_wait", lifetimes.half_closed, 60),
+        ("nf_conntrack_udp_timeout", lifetimes.unreplied, 30),
+        ("nf_conntrack_udp_timeout_stream", lifetimes.stream, 120),
+        ("nf_conntrack_sctp_timeout_established", lifetimes.sctp, 210),
     ];
-    let of = |(name, wanted): (&'static str, u32)| {
+    let of = |(name, lifetime, usual): (&'static str, u32, u32)| {
         // A kernel without connection tracking has no such file, and forgets nothing.
-        let now: u32 = fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()?;
-        (now < wanted).then_some(Short { name, now, wanted })
+        let (before, written) = (read(directory, name)?, lifetime.min(LONGEST));
+        let is_short = lifetime != usual && before < written;
+        is_short.then_some((name, Change { before, written }))
     };
     all.into_iter().filter_map(of).collect()
 }
 
-fn write(directory: &Path, name: &str, seconds: u32) -> io::Result<()> {
-    // The kernel takes seconds as a signed number.
-    let seconds = seconds.min(i32::MAX.cast_unsigned());
-    fs::write(directory.join(name), seconds.to_string())
+fn read(directory: &Path, name: &str) -> Option<u32> {
+    fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -150,65 +198,98 @@ mod tests {
 
     const CLOSE_WAIT: &str = "nf_conntrack_tcp_timeout_close_wait";
 
-    fn directory(values: &[(&str, &str)]) -> tempfile::TempDir {
+    fn directory(values: &[(&str, &str)]) -> (tempfile::TempDir, Timeouts) {
         let directory = tempfile::tempdir().unwrap();
         for (name, value) in values {
             fs::write(directory.path().join(name), value).unwrap();
         }
-        directory
+        let record = directory.path().join("below/conntrack.json");
+        (directory, Timeouts { record, lifetimes: Lifetimes::default() })
     }
 
-    fn timeouts(directory: &tempfile::TempDir) -> Timeouts {
-        let record = directory.path().join("below/conntrack.json");
-        Timeouts { record, lifetimes: Lifetimes::default() }
+    fn raised(all: &Timeouts, directory: &Path) -> Vec<String> {
+        all.raise_in(directory).iter().map(ToString::to_string).collect()
     }
 
     #[test]
     fn only_shorter_timeouts_are_raised_and_then_restored() {
         let (long, short) = ("nf_conntrack_tcp_timeout_established", CLOSE_WAIT);
-        let directory = directory(&[(long, "432000\n"), (short, "60\n")]);
-        let (all, path) = (timeouts(&directory), directory.path());
+        let (directory, all) = directory(&[(long, "432000\n"), (short, "60\n")]);
+        let path = directory.path();
         let problem = problem_in(path, &all.lifetimes).unwrap();
         assert!(problem.ends_with(&format!("sysctl -w net.netfilter.{short}=3600")), "{problem}");
-        assert_eq!(all.raise_in(path), [format!("raised net.netfilter.{short} from 60 to 3600 s")]);
-        let read = |name: &str| fs::read_to_string(path.join(name)).unwrap();
-        assert_eq!([read(long), read(short)], ["432000\n", "3600"]);
-        assert_eq!(all.raise_in(path), Vec::<String>::new());
+        assert_eq!(raised(&all, path), [format!("raised net.netfilter.{short} from 60 to 3600 s")]);
+        assert_eq!([long, short].map(|name| read(path, name)), [Some(432_000), Some(3_600)]);
+        assert!(raised(&all, path).is_empty());
         assert_eq!(problem_in(path, &all.lifetimes), None);
         assert!(restore_in(path, &all.record).unwrap());
-        assert_eq!([read(long), read(short)], ["432000\n", "60"]);
+        assert_eq!([long, short].map(|name| read(path, name)), [Some(432_000), Some(60)]);
         assert!(!restore_in(path, &all.record).unwrap(), "the record is gone");
     }
 
     #[test]
-    fn the_first_value_is_the_one_that_is_restored() {
-        let directory = directory(&[(CLOSE_WAIT, "60\n")]);
-        let (all, path) = (timeouts(&directory), directory.path());
-        assert_eq!(all.raise_in(path).len(), 1);
-        fs::write(path.join(CLOSE_WAIT), "90\n").unwrap();
-        assert_eq!(all.raise_in(path).len(), 1);
+    fn value_that_was_changed_since_is_not_restored() {
+        let (directory, all) = directory(&[(CLOSE_WAIT, "60\n")]);
+        let path = directory.path();
+        assert_eq!(raised(&all, path).len(), 1);
+        fs::write(path.join(CLOSE_WAIT), "7200\n").unwrap();
         assert!(restore_in(path, &all.record).unwrap());
-        assert_eq!(fs::read_to_string(path.join(CLOSE_WAIT)).unwrap(), "60");
+        assert_eq!(read(path, CLOSE_WAIT), Some(7_200));
     }
 
     #[test]
-    fn timeouts_of_datagrams_are_raised_only_to_configured_ones() {
-        let name = "nf_conntrack_udp_timeout";
-        let directory = directory(&[(name, "3\n")]);
-        let mut all = timeouts(&directory);
-        assert_eq!(all.raise_in(directory.path()), Vec::<String>::new());
+    fn value_before_the_first_of_several_changes_is_restored() {
+        let (directory, mut all) = directory(&[(CLOSE_WAIT, "60\n")]);
+        let path = directory.path();
+        assert_eq!(raised(&all, path).len(), 1);
+        all.lifetimes.half_closed = 7_200;
+        assert_eq!(raised(&all, path).len(), 1);
+        assert!(restore_in(path, &all.record).unwrap());
+        assert_eq!(read(path, CLOSE_WAIT), Some(60));
+    }
+
+    #[test]
+    fn timeout_that_cannot_be_written_leaves_no_record() {
+        let (directory, all) = directory(&[(CLOSE_WAIT, "60\n")]);
+        let gone = directory.path().join("gone");
+        let change = Change { before: 60, written: 3_600 };
+        all.write(&gone, CLOSE_WAIT, change).unwrap_err();
+        assert!(!all.record.exists());
+    }
+
+    #[test]
+    fn lifetimes_that_are_the_kernels_defaults_raise_nothing() {
+        let names = ["nf_conntrack_udp_timeout", "nf_conntrack_tcp_timeout_established"];
+        let (directory, mut all) = directory(&names.map(|name| (name, "3\n")));
+        all.lifetimes.open = 432_000;
+        assert!(raised(&all, directory.path()).is_empty());
         all.lifetimes.unreplied = 90;
-        assert_eq!(
-            all.raise_in(directory.path()),
-            [format!("raised net.netfilter.{name} from 3 to 90 s")]
-        );
+        let line = format!("raised net.netfilter.{} from 3 to 90 s", names[0]);
+        assert_eq!(raised(&all, directory.path()), [line]);
+    }
+
+    #[test]
+    fn timeouts_are_as_long_as_the_kernel_takes() {
+        let (directory, mut all) = directory(&[(CLOSE_WAIT, "60\n")]);
+        all.lifetimes.half_closed = u32::MAX;
+        assert_eq!(raised(&all, directory.path()).len(), 1);
+        assert_eq!(read(directory.path(), CLOSE_WAIT), Some(LONGEST));
+        assert_eq!(problem_in(directory.path(), &all.lifetimes), None);
+    }
+
+    #[test]
+    fn values_are_handed_over_as_they_are() {
+        let (directory, all) = directory(&[(CLOSE_WAIT, "60\n")]);
+        assert_eq!(raised(&all, directory.path()).len(), 1);
+        assert!(hand_over(&all.record).unwrap());
+        assert!(!restore_in(directory.path(), &all.record).unwrap());
+        assert_eq!(read(directory.path(), CLOSE_WAIT), Some(3_600));
     }
 
     #[test]
     fn without_connection_tracking_there_is_no_problem() {
-        let directory = directory(&[]);
-        let all = timeouts(&directory);
+        let (directory, all) = directory(&[]);
         assert_eq!(problem_in(directory.path(), &all.lifetimes), None);
-        assert!(all.raise_in(directory.path()).is_empty());
+        assert!(raised(&all, directory.path()).is_empty());
     }
 }
