@@ -130,7 +130,7 @@ names! {
         KeptSource = "kept_source", "no bypass: the route back to the source leaves by another interface";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a fragmented packet";
         FlowNoMemory = "flow_no_memory", "the kernel had no memory for a flow entry, although the table has room";
-        SourceKept = "source_kept", "masqueraded with the first address of an interface that has several: the route names no known one, or encapsulates, or forwarding is off for the interface, or the kernel is too old to name one (6.6)";
+        SourceKept = "source_kept", "masqueraded, or sent by a process, with the first address of an interface that has several: the route names no known one, or encapsulates, or forwarding is off for the interface, or the kernel is too old to name one (6.6)";
     }
 }
 

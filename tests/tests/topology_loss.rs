@@ -1,5 +1,5 @@
-//! Downloads over a path that loses packets: as many complete as without our programs, because a retransmitted segment,
-//! and a FIN that one side has missed, still find their flow. The same holds where the client closes first and reads the
+//! Downloads over a path that loses packets: all complete, as without our programs, because a retransmitted segment, and
+//! a FIN that one side has missed, still find their flow. The same holds where the client closes first and reads the
 //! rest afterwards.
 //!
 //! No client gets a packet from a backend's own address, no backend one to a frontend's, and no flow stays.
@@ -190,7 +190,6 @@ fn downloads_over_a_path_that_loses_packets_are_whole(shape: Shape) -> Result<()
         rig.agent(0)?.until_no_flow(&format!("{name}-closing"), CLOSING)
     })?;
     ensure!(whole == plain, "{whole} whole downloads through Services, {plain} by plain routing");
-    ensure!(closed == plainly_closed, "{closed} after a half-close, {plainly_closed} plainly");
     for (path, whole, closed) in [("", whole, closed), (" by plain routing", plain, plainly_closed)]
     {
         let of = |kind: &str| format!("{kind} downloads{path} with 2 % loss, {shape:?} pods");

@@ -15,7 +15,7 @@ use lb_tests::wait::pass;
 use super::Life;
 
 const NODE_PORT: u16 = 30_064;
-/// Longer than a connection that was reset is remembered: netfilter has the same time (`nf_conntrack_tcp_timeout_close`).
+/// Longer than a connection that was reset is remembered, here and by netfilter (`nf_conntrack_tcp_timeout_close`).
 const IDLE: Duration = Duration::from_secs(CLOSED as u64 + 2);
 
 /// Open connections with a forged RST each.

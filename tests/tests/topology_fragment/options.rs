@@ -34,7 +34,7 @@ enum Order {
 }
 
 /// A client, the frontend that it asks, and the only backend.
-struct Way<'a> {
+struct Question<'a> {
     client: &'a Member,
     frontend: SocketAddr,
     backend: &'a Pod,
@@ -51,15 +51,15 @@ fn start(shape: Shape, target: u16) -> Result<(Shared, [Service; 2])> {
     Ok((rig.start(&[&near, &far])?, [near, far]))
 }
 
-/// The ways of a pod by `ClusterIP`, and of the external client by `NodePort`.
-fn ways<'a>(rig: &'a Rig, services: &[Service; 2]) -> Result<Vec<Way<'a>>> {
+/// The questions of a pod to `ClusterIP`s, and of the external client to `NodePort`s.
+fn questions<'a>(rig: &'a Rig, services: &[Service; 2]) -> Result<Vec<Question<'a>>> {
     let mut all = Vec::new();
     for (node, (service, port)) in services.iter().zip(NODE_PORTS).enumerate() {
         let backend = rig.pod(node, 1)?;
         let (cluster_ip, pod) = (service.frontend(Family::V6), rig.pod(0, 0)?);
-        all.push(Way { client: pod, frontend: cluster_ip, backend, is_masqueraded: false });
+        all.push(Question { client: pod, frontend: cluster_ip, backend, is_masqueraded: false });
         let frontend = rig.node(0)?.addresses().socket(Family::V6, port);
-        all.push(Way { client: rig.client(), frontend, backend, is_masqueraded: node == 1 });
+        all.push(Question { client: rig.client(), frontend, backend, is_masqueraded: node == 1 });
     }
     Ok(all)
 }
@@ -92,8 +92,8 @@ fn send(
 fn questions_with_options_arrive_in_any_order(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape, TARGET)?;
     let mut numbers = 1..;
-    for (way, port) in ways(&rig, &services)?.iter().zip(25_900..) {
-        let Way { client, frontend, .. } = *way;
+    for (question, port) in questions(&rig, &services)?.iter().zip(25_900..) {
+        let Question { client, frontend, .. } = *question;
         let hand = Handmade::open(client, client.addresses().socket(Family::V6, port))?;
         for form in FORMS {
             for (order, id) in ORDERS.into_iter().zip(&mut numbers) {
@@ -108,13 +108,13 @@ fn questions_with_options_arrive_in_any_order(shape: Shape) -> Result<()> {
     Ok(())
 }
 
-/// Ordinary sockets ask and receive. Fragments of answers wait for their first one only where they come in to an address
-/// of the node (ADR 0014).
+/// Ordinary sockets ask and receive. Fragments of answers wait for their first one only where they come in to an
+/// address of the node (ADR 0014).
 fn answers_with_options_arrive(shape: Shape) -> Result<()> {
     let (rig, services) = start(shape, OWN)?;
     let mut numbers = 1_001..;
-    for way in ways(&rig, &services)? {
-        let Way { client, frontend, backend, is_masqueraded } = way;
+    for question in questions(&rig, &services)? {
+        let Question { client, frontend, backend, is_masqueraded } = question;
         let own = backend.addresses().socket(Family::V6, OWN);
         let hand = Handmade::open(backend, own)?;
         // The socket has the deadline of `traffic::open`.

@@ -260,8 +260,9 @@ fn choose_source<P: Packet, T: Tables>(
     source: &mut Ip,
 ) {
     if exit.to != ExitTo::Device {
-        // A datagram socket that is bound to no address replies from the address to which it replies if that is one of
-        // this host (`ip_route_output_key_hash_rcu` in `net/ipv4/route.c`): it must be the one of the backend.
+        // A datagram socket that is bound to no address replies to an address of this host from that address, or from
+        // the primary one if it is a secondary IPv4 address (`ip_route_output_key_hash_rcu` in `net/ipv4/route.c`). So
+        // it must be the address of the backend.
         *source = to.destination;
         return;
     }
