@@ -79,8 +79,9 @@ fn no_entry_stands_where_another_finds_no_memory() {
     }
 }
 
-/// While a new flow searches, another CPU changes the flow whose port it is about to take.
-fn keeps_its_port(change: impl FnOnce(&mut Flow, u64)) {
+/// While a new flow searches, another CPU changes the flow whose port it is about to take. Returns whether the new flow
+/// has that port then.
+fn search_beside(change: impl FnOnce(&mut Flow, u64)) -> bool {
     const WIDTH: u16 = 16;
     let (mut tables, ..) = node();
     let ports = (61_000, 61_000 + WIDTH - 1);
@@ -117,25 +118,36 @@ fn keeps_its_port(change: impl FnOnce(&mut Flow, u64)) {
     assert_eq!(ask(&tables, 100).1, Verdict::Translated(Translation::Masquerade));
     assert!(tables.meanwhile.borrow().is_empty(), "the other CPU has not written");
     let after = tables.all_flows();
-    assert_eq!(after[&oldest], flow);
+    assert_eq!(after[&oldest], flow, "the entry of the other CPU stays");
     assert_eq!(
         after.get(&oldest.opposite(&all[&oldest])).map(|it| it.kind),
         Some(Kind::MASQUERADE)
     );
+    let masquerade = after[&FlowKey::new(tuple, Protocol::TCP, Side::EGRESS)];
+    masquerade.to.source_port == oldest.tuple.destination_port
 }
 
 #[test]
 fn flow_that_was_protected_during_a_search_keeps_its_port() {
-    keeps_its_port(|flow, _now| flow.flags |= Flow::PROTECTED);
+    assert!(!search_beside(|flow, _now| flow.flags |= Flow::PROTECTED));
 }
 
 /// Another flow has displaced the one that was found.
 #[test]
 fn flow_that_got_the_port_during_a_search_keeps_it() {
-    keeps_its_port(|flow, now| {
+    assert!(!search_beside(|flow, now| {
         flow.to.destination_port = Port::new(50_099);
         flow.seen = now;
-    });
+    }));
+}
+
+/// Another packet of the same flow has found the same port.
+#[test]
+fn flow_has_one_port_although_two_of_its_packets_search() {
+    assert!(search_beside(|flow, now| {
+        flow.to.destination_port = Port::new(50_100);
+        flow.seen = now;
+    }));
 }
 
 /// While a packet of a flow finds no source, another packet of it finds one on another CPU.
