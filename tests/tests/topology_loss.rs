@@ -4,12 +4,12 @@
 //!
 //! No client gets a packet from a backend's own address, no backend one to a frontend's, and no flow stays.
 
-use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
+use lb_tests::join_all::join_all;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask};
 use lb_tests::topology::{Addresses, Family, Member, Node, Shape, Topology};
@@ -101,12 +101,9 @@ fn download(from: &Member, asked: &[Ask]) -> Result<u32> {
 
 /// Downloads from a client outside and from a pod at once; returns the number of whole ones.
 fn download_both(rig: &Rig, outside: &[Ask], inside: &[Ask]) -> Result<u32> {
-    let (client, pod) = (rig.client(), rig.pod(0, 0)?);
-    thread::scope(|scope| {
-        let one = scope.spawn(|| download(client, outside));
-        let whole = download(pod, inside)?;
-        Ok(whole + one.join().map_err(|_panic| anyhow::anyhow!("a client ended early"))??)
-    })
+    let all = [(rig.client(), outside), (&**rig.pod(0, 0)?, inside)];
+    let both = join_all(all.map(|(from, asked)| move || download(from, asked)))?;
+    Ok(both.into_iter().sum())
 }
 
 /// Half-closes connections of each client in turn, both clients at once; returns the number of whole downloads.
@@ -121,11 +118,8 @@ fn half_close_all(paths: &[[Path<'_>; 2]]) -> Result<u32> {
         }
         Ok(whole)
     };
-    thread::scope(|scope| {
-        let one = scope.spawn(|| of(0));
-        let whole = of(1)?;
-        Ok(whole + one.join().map_err(|_panic| anyhow::anyhow!("a client ended early"))??)
-    })
+    let of = &of;
+    Ok(join_all([0, 1].map(|at| move || of(at)))?.into_iter().sum())
 }
 
 /// Each path to a local and a remote pod, by plain routing or through Services.

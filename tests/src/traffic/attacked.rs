@@ -24,7 +24,7 @@ pub enum End {
 }
 
 impl End {
-    /// Both ends.
+    /// Both ends, in the order of a request.
     pub const ALL: [Self; 2] = [Self::Client, Self::Backend];
 }
 
