@@ -45,6 +45,24 @@ impl Device {
     pub const CARRIES: u32 = 256;
     /// An interface over this one (VLAN, macvlan) has programs, which see its packets after those of this one.
     pub const HAS_UPPER: u32 = 512;
+
+    /// The flag [`Device::SOURCES4`] or [`Device::SOURCES6`].
+    #[inline(always)]
+    pub const fn sources_flag(v4: bool) -> u32 {
+        if v4 { Self::SOURCES4 } else { Self::SOURCES6 }
+    }
+
+    /// The address that packets get as their source unless the route decides; unspecified if there is none.
+    #[inline(always)]
+    pub const fn source(&self, v4: bool) -> Ip {
+        if v4 { self.source4 } else { self.source6 }
+    }
+
+    /// Whether the interface has addresses of several networks, so that the route decides about a source (ADR 0011).
+    #[inline(always)]
+    pub const fn has_sources(&self, v4: bool) -> bool {
+        self.flags & Self::sources_flag(v4) != 0
+    }
 }
 
 plain!(Device = 48 { source4, source6, bridge, flags, hardware, pad });

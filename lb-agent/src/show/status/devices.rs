@@ -59,7 +59,7 @@ const fn role(device: &Device) -> &'static str {
 
 /// Returns a note for interfaces with addresses of several networks, which have more sources than the listed ones.
 const fn choice(device: &Device) -> &'static str {
-    match (device.flags & Device::SOURCES4 != 0, device.flags & Device::SOURCES6 != 0) {
+    match (device.has_sources(true), device.has_sources(false)) {
         (false, false) => "",
         (true, false) => " (IPv4: or by route, several networks)",
         (false, true) => " (IPv6: or by route, several networks)",

@@ -3,7 +3,7 @@
 
 use crate::addr::{Ip, Protocol};
 use crate::checksum::Difference;
-use crate::config::Device;
+use crate::config::{Device, Settings};
 use crate::event::Event;
 use crate::flow::{Side, Tuple};
 use crate::forward::Exit;
@@ -56,7 +56,7 @@ pub(in crate::forward) fn find<P: Packet>(
 /// VERIFIER: a function of its own, as [`find`], with five parameters: Linux 7.3 counts those that the compiler left
 /// out, too.
 #[inline(never)]
-pub(in crate::forward) fn source<P: Packet>(
+fn source<P: Packet>(
     packet: &P,
     to: &Tuple,
     protocol: Protocol,
@@ -68,6 +68,26 @@ pub(in crate::forward) fn source<P: Packet>(
         *into = source;
     }
     source.is_some()
+}
+
+/// Writes the source address that the route of a packet to `to` by an interface names. False if it names none, or one
+/// to which replies would not be recognised (`NodeSettings::own`): then `into` stays.
+#[inline(always)]
+pub(in crate::forward) fn own_source<P: Packet>(
+    packet: &P,
+    settings: &Settings,
+    to: &Tuple,
+    protocol: Protocol,
+    device: u32,
+    into: &mut Ip,
+) -> bool {
+    let mut routed = Ip::UNSPECIFIED;
+    let is_known = source(packet, to, protocol, device, &mut routed);
+    let is_own = is_known && settings.node.may_be_own(&routed);
+    if is_own {
+        *into = routed;
+    }
+    is_own
 }
 
 /// Subtracts one hop in the IPv4 header checksum of `view`, from which [`crate::forward::exit::rewrite`] continues.

@@ -275,22 +275,16 @@ fn choose_source<P: Packet, T: Tables>(
     if is_far && let Some(device) = tables.device(index) {
         // The reply of another node must come back by this interface.
         let v4 = headers.view.v4;
-        let of_device = if v4 { device.source4 } else { device.source6 };
-        if !of_device.is_unspecified() {
-            *source = of_device;
+        if !device.source(v4).is_unspecified() {
+            *source = device.source(v4);
         }
-        // Of an interface with addresses of several networks, the route has one to choose (ADR 0011).
-        asks_route = device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0;
+        asks_route = device.has_sources(v4);
     }
-    if asks_route {
-        // As a connection of the node itself to the backend would have it.
-        let mut routed = Ip::UNSPECIFIED;
-        let is_known = next_hop::source(packet, to, headers.key.protocol, index, &mut routed);
-        if is_known && tables.settings().is_some_and(|all| all.node.may_be_own(&routed)) {
-            *source = routed;
-        } else if is_far {
-            tables.count(Event::SourceKept);
-        }
+    let Some(settings) = tables.settings().filter(|_| asks_route) else { return };
+    // As a connection of the node itself to the backend would have it.
+    let protocol = headers.key.protocol;
+    if !next_hop::own_source(packet, settings, to, protocol, index, source) && is_far {
+        tables.count(Event::SourceKept);
     }
 }
 

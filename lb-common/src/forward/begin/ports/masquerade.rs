@@ -2,7 +2,7 @@
 
 use super::{Reservation, Search, try_port};
 use crate::addr::Ip;
-use crate::config::{Device, Settings};
+use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Kind, Side};
 use crate::forward::exit::next_hop;
@@ -67,7 +67,7 @@ fn choose_source<P: Packet, T: Node + Clock>(
     let index = packet.device();
     let device = tables.device(index).ok_or(DropReason::NoSourceAddress)?;
     let v4 = key.tuple.destination.is_v4();
-    let source = if v4 { device.source4 } else { device.source6 };
+    let source = device.source(v4);
     if source == Ip::UNSPECIFIED {
         return Err(DropReason::NoSourceAddress);
     }
@@ -78,16 +78,11 @@ fn choose_source<P: Packet, T: Node + Clock>(
     *forward = *flow;
     forward.to = key.tuple;
     forward.to.source = source;
-    // On an interface with addresses of one network only, the route has nothing to choose (ADR 0011).
-    if device.flags & (if v4 { Device::SOURCES4 } else { Device::SOURCES6 }) != 0 {
+    if device.has_sources(v4) {
         // The routes of packets that leave by a port of a bridge lead to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };
-        let mut source = Ip::UNSPECIFIED;
-        let is_known = next_hop::source(packet, &key.tuple, key.protocol, routed, &mut source);
-        // Replies to another source would not be recognised (`NodeSettings::own`).
-        if is_known && settings.node.may_be_own(&source) {
-            forward.to.source = source;
-        } else {
+        let into = &mut forward.to.source;
+        if !next_hop::own_source(packet, settings, &key.tuple, key.protocol, routed, into) {
             tables.count(Event::SourceKept);
         }
     }
