@@ -22,8 +22,8 @@ pub const IPV4: usize = 20;
 /// Bytes of the fixed IPv6 header (RFC 8200).
 pub const IPV6: usize = 40;
 
-const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
-const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
+pub const TYPE_IPV4: [u8; 2] = [0x08, 0x00];
+pub const TYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const TYPE_VLAN: [u8; 2] = [0x81, 0x00];
 const TYPE_QINQ: [u8; 2] = [0x88, 0xa8];
 const VLAN: usize = 4;
@@ -46,6 +46,8 @@ pub mod tcp {
 pub mod sctp {
     /// Opens an association.
     pub const INIT: u8 = 1;
+    /// Accepts one.
+    pub const INIT_ACK: u8 = 2;
     /// Refuses or ends one at once.
     pub const ABORT: u8 = 6;
 }

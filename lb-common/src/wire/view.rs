@@ -96,6 +96,12 @@ impl View {
         self.tcp_flags & MASK == tcp::SYN | tcp::ACK
     }
 
+    /// Whether the packet accepts a TCP connection or an SCTP association (INIT ACK).
+    #[inline(always)]
+    pub const fn is_accepting(&self) -> bool {
+        self.is_syn_ack() || self.chunk == sctp::INIT_ACK
+    }
+
     /// Whether the packet asks for a TCP connection or an SCTP association (INIT).
     #[inline(always)]
     pub const fn is_opening(&self) -> bool {

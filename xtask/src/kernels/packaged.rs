@@ -11,7 +11,7 @@ use crate::setup::debian::Archive;
 use crate::shell;
 
 /// The modules that topologies need. Kernels with netkit have it built in.
-const MODULES: [&str; 13] = [
+const MODULES: [&str; 14] = [
     "veth",
     "bridge",
     "vxlan",
@@ -24,6 +24,7 @@ const MODULES: [&str; 13] = [
     "nft_chain_nat",
     "nft_masq",
     "sch_ingress",
+    "sctp",
     "xt_MASQUERADE",
 ];
 
