@@ -247,9 +247,9 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
     found: &mut Found,
 ) {
     // A node that refuses or accepts a flood would record each of its packets: a RST or ABORT gets no reply, and a
-    // server's connection is recorded with its next segment.
+    // server's connection or association is recorded with its next packet.
     let view = &headers.view;
-    let is_recorded = !view.is_refusing() && !view.is_syn_ack() && !settings.has(Settings::DRAIN);
+    let is_recorded = !view.is_refusing() && !view.is_accepting() && !settings.has(Settings::DRAIN);
     if !is_recorded || found.find_answers(tables, headers, Side::INGRESS) {
         return;
     }

@@ -16,7 +16,7 @@ use crate::forward::{Refusal, Role, Scratch, Step, exit};
 use crate::hash;
 use crate::packet::Packet;
 use crate::tables::{Clock, Node};
-use crate::wire::{self, Headers, IPV4, IPV6, View, tcp};
+use crate::wire::{self, Headers, IPV4, IPV6, View, sctp, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
 const ICMP: usize = 8;
@@ -27,6 +27,9 @@ const TCP: usize = 20;
 const TCP_CHECKSUM: usize = 16;
 /// Bytes quoted of an SCTP header: including its checksum, as for TCP.
 const SCTP: usize = 12;
+/// Bytes quoted of an SCTP packet that opens an association: including its initiate tag, without which the client does
+/// not take the error for its own (RFC 9260 10, ICMP6; `sctp_err_lookup` in `net/sctp/input.c`).
+const INIT: usize = 20;
 /// Bytes quoted of any other transport header.
 const OTHER: usize = 8;
 /// Offset of the checksum in a UDP header.
@@ -254,6 +257,7 @@ fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -
     let (bytes, has_field, field) = match view.protocol {
         Protocol::TCP => (TCP, true, TCP_CHECKSUM),
         Protocol::UDP => (OTHER, true, UDP_CHECKSUM),
+        Protocol::SCTP if view.chunk == sctp::INIT => (INIT, false, 0),
         Protocol::SCTP => (SCTP, false, 0),
         _ => (OTHER, false, 0),
     };

@@ -115,12 +115,12 @@ fn takes_syn<T: Clock + Flows + Services>(
 }
 
 /// Whether a packet of this host that is refused passes all the same: a ServiceCIDR may overlap a network of this node,
-/// where its open connections go on, as with kube-proxy (`ct state new` in its rules).
+/// where its open connections and associations go on, as with kube-proxy (`ct state new` in its rules).
 #[inline(always)]
 pub(in crate::forward) fn is_left_alone(view: &View, refusal: Refusal) -> bool {
     refusal == Refusal::Drop(DropReason::UnallocatedAddress)
-        && view.protocol == Protocol::TCP
-        && !view.is_syn()
+        && view.protocol != Protocol::UDP
+        && !view.is_opening()
 }
 
 /// Whether a packet without a flow may begin one.

@@ -11,7 +11,7 @@ use crate::fake::{Datagram, Fake, Transport, at, run, world};
 use crate::flow::{Flow, Tuple};
 use crate::hash;
 use crate::service::Service;
-use crate::wire::tcp;
+use crate::wire::{sctp, tcp};
 
 /// How many answers are recorded after a packet to a server outside.
 fn recorded(from: &str, flags: u8, settings: u32) -> usize {
@@ -134,6 +134,19 @@ fn resets_and_packets_of_a_draining_node_are_not_recorded() {
         assert_eq!(recorded(world::NODE4, flags, Settings::DRAIN), 0);
     }
     assert_eq!(recorded(world::NODE4, tcp::SYN, Settings::DRAIN), 0);
+}
+
+/// The same for an SCTP server: its association is recorded with the packet after the INIT ACK.
+#[test]
+fn init_acks_are_not_recorded() {
+    for (kind, count) in [(sctp::INIT_ACK, 0), (sctp::ABORT, 0), (0, 1)] {
+        let tables = Fake::node();
+        let packet = Datagram::sctp(world::NODE4, world::CLIENT4).with(&[kind, 0, 0, 4]);
+        let mut sends = step(Hook::ExternalEgress, packet.build());
+        sends.from_host = true;
+        assert_eq!(run(&sends, &tables).0, Verdict::Pass(PassReason::NotOurs));
+        assert_eq!(tables.own_answers.take().len(), count, "{kind}");
+    }
 }
 
 /// How many lookups the packet costs with which both ends of a connection have spoken.
