@@ -1,4 +1,5 @@
-//! The settings that follow from the node and the configuration. Their only author is `run/devices` in the agent.
+//! The settings that follow from the node and the configuration. `run/devices` in the agent makes
+//! them; the take-over adds its flags, and `reconcile` clears prefixes of pods that endpoints do not confirm.
 
 use super::{AddressFilter, Prefix};
 use crate::addr::{Ip, Port};

@@ -3,7 +3,7 @@
 //! A later fragment that arrives before the first is held, if it goes to an address where frontends may be. When the
 //! first arrives, it continues, and a copy of it comes in again as a *carrier*: the carrier becomes a held fragment,
 //! which then finds the ports of its datagram, after it has sent in the next carrier. So each run of the program
-//! handles one packet, and no order is lost (ADR 0014).
+//! handles one packet (ADR 0014).
 
 use crate::addr::Port;
 use crate::config::{Device, Settings};
