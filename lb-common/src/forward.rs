@@ -4,7 +4,8 @@
 //! at ingress the destination changes, at egress the source. All lookups come before the first write: where a packet is
 //! passed on or dropped, its bytes do not change.
 //!
-//! [`fast`] comes first and decides about most plain packets; [`whole`] handles every packet, in parts ([`parts`]).
+//! [`fast`] comes first and decides about most plain packets; [`whole`] handles every packet, in
+//! stages ([`Stage`]) that run one part after the other ([`parts`]).
 
 mod begin;
 mod choose;
@@ -19,9 +20,11 @@ mod rare;
 mod scratch;
 mod seek;
 pub mod socket;
+mod stage;
 mod step;
 #[cfg(test)]
 mod tests;
+pub mod whole;
 
 use crate::event::Verdict;
 use crate::tables::Tables;
@@ -34,14 +37,9 @@ pub use parts::{Part, Parts};
 pub use rare::quoted::Quoted;
 pub use scratch::{Next, Scratch};
 pub use seek::found::Found;
+pub use stage::Stage;
 use step::ready;
 pub use step::{Refusal, Role, Step};
-
-/// The whole path: it handles every packet, also those that the fast path leaves undecided.
-pub mod whole {
-    pub use super::egress::whole as egress;
-    pub use super::ingress::whole as ingress;
-}
 
 /// Handles a packet that comes in by an interface: the fast path first, then the whole one.
 ///

@@ -1,4 +1,5 @@
-//! The eBPF programs of lb-agent: entry points of a few lines each, named after their hook.
+//! The eBPF programs of lb-agent: entry points of a few lines each, named after their hook, and the
+//! stages of the path behind them (`stages`).
 //!
 //! All decisions are in `lb-common`. This crate has only the maps (`maps`), the adapters (`skb` and `frame`, both over
 //! `linear`, `fib` and `socket_lookup`; `sock`, `kernel`) and the translation of verdicts (`report`). Compiled for the
@@ -38,6 +39,8 @@ mod skb;
 mod sock;
 #[cfg(target_arch = "bpf")]
 mod socket_lookup;
+#[cfg(target_arch = "bpf")]
+mod stages;
 
 #[cfg(not(target_arch = "bpf"))]
 fn main() {}

@@ -9,7 +9,7 @@ use aya_ebpf::btf_maps::{
 };
 use aya_ebpf::macros::btf_map;
 use lb_common::flow::{Held, Peer};
-use lb_common::forward::{Choice, Scratch};
+use lb_common::forward::{Choice, Scratch, Stage};
 
 use crate::flows::Transit;
 
@@ -62,15 +62,19 @@ pub(crate) static PEERS: SkStorage<Peer> = SkStorage::new();
 #[btf_map]
 pub(crate) static HELD_SCRATCH: PerCpuArray<Held, 1> = PerCpuArray::new();
 
-/// The programs of the whole path: `ingress_path`, then `egress_path`. The agent writes them at each load of the
-/// programs: the kernel empties the map when neither a process nor a pin holds it.
+/// The programs of the whole path at tc, by [`Stage::index`]. The agent writes them at each load of the programs: the
+/// kernel empties the map when neither a process nor a pin holds it.
 #[btf_map]
-pub(crate) static PATHS: ProgramArray<2> = ProgramArray::new();
+pub(crate) static PATHS: ProgramArray<{ Stage::COUNT }> = ProgramArray::new();
 
-/// The program of the whole path at XDP, `xdp_path`, in a map of its own because an array holds programs of one type.
+/// The same for interfaces without a link-layer header. Written like [`PATHS`], when their programs are loaded.
+#[btf_map]
+pub(crate) static L3_PATHS: ProgramArray<{ Stage::COUNT }> = ProgramArray::new();
+
+/// The same at XDP, which has no packets that go out; in a map of its own because an array holds programs of one type.
 /// Written like [`PATHS`], when the XDP program is loaded.
 #[btf_map]
-pub(crate) static XDP_PATH: ProgramArray<1> = ProgramArray::new();
+pub(crate) static XDP_PATHS: ProgramArray<{ Stage::COUNT }> = ProgramArray::new();
 
 /// Working memory for the packet that a CPU handles.
 #[btf_map]

@@ -1,18 +1,19 @@
-//! The entry points.
+//! The entry points: what the agent attaches to interfaces and cgroups. The stages behind them are in `stages`.
 
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};
-use lb_common::event::{DropReason, Hook, PassReason, Return, Verdict};
-use lb_common::forward::{Exit, Role, Scratch, fast, socket, whole};
+use lb_common::event::{Hook, PassReason, Verdict};
+use lb_common::flow::Side;
+use lb_common::forward::{Role, Scratch, fast, socket, whole};
 use lb_common::hook::Hooked as _;
-use lb_common::tables::Node as _;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
-use crate::maps::{PATHS, XDP_PATH};
+use crate::maps::{PATHS, XDP_PATHS};
 use crate::report::{self, Direction, Target};
 use crate::skb::Skb;
 use crate::sock::{self, Family};
+use crate::stages;
 
 /// Packets from a pod, on the host's side of its veth.
 #[classifier]
@@ -50,87 +51,17 @@ pub(crate) fn host_egress(context: TcContext) -> i32 {
     egress::<HOST>(context)
 }
 
-/// Packets from outside by an interface without a link-layer header.
-#[classifier]
-pub(crate) fn l3_ingress(context: TcContext) -> i32 {
-    let mut skb = Skb::l3(&context);
-    let mut target = Target::device(skb.device());
-    let verdict = with(|scratch| {
-        let verdict = whole::ingress(&mut skb, &Kernel, scratch, Role::External);
-        finish_l3(&mut skb.0, scratch, verdict, &mut target)
-    });
-    report::tc(Hook::ExternalIngress, Direction::L3Ingress, target, verdict)
-}
-
-/// Packets to outside by an interface without a link-layer header.
-#[classifier]
-pub(crate) fn l3_egress(context: TcContext) -> i32 {
-    let mut skb = Skb::l3(&context);
-    let mut target = Target::device(skb.device());
-    let verdict = with(|scratch| {
-        let verdict = whole::egress(&mut skb, &Kernel, scratch, Role::External);
-        // A packet that returns into the stack needs no header.
-        if matches!(verdict, Verdict::Returned(_)) {
-            verdict
-        } else {
-            finish_l3(&mut skb.0, scratch, verdict, &mut target)
-        }
-    });
-    report::tc(Hook::ExternalEgress, Direction::Egress, target, verdict)
-}
-
-/// Adds the link-layer header to a packet that leaves its interface for another one, or that is returned.
-#[inline(always)]
-fn finish_l3(
-    skb: &mut Skb<'_>,
-    scratch: &Scratch,
-    verdict: Verdict,
-    target: &mut Target,
-) -> Verdict {
-    let to = match verdict {
-        Verdict::Returned(Return::Fragment)
-        | Verdict::Pass(_)
-        | Verdict::Translated(_)
-        | Verdict::Drop(_) => return verdict,
-        Verdict::Returned(_) => [0; 6],
-        Verdict::Redirected(_) => {
-            *target = Target::device(scratch.exit.route.device);
-            Kernel.device(scratch.exit.route.device).map_or([0; 6], |device| device.hardware)
-        }
-    };
-    match skb.lay_link(to) {
-        Some(()) => verdict,
-        None => Verdict::Drop(DropReason::RewriteFailed),
-    }
-}
-
 /// Packets from outside, before the stack. Optional: without it `external_ingress` translates all of them.
 #[xdp]
 pub(crate) fn external_xdp(context: XdpContext) -> u32 {
     let mut frame = Frame(&context);
     let verdict = with(|scratch| {
         fast::ingress(&mut frame, &Kernel, scratch, Role::External).unwrap_or_else(|| {
-            // SAFETY: no value of this program needs to be dropped, and the verdict is the other program's.
-            unsafe { XDP_PATH.tail_call(&context, 0) };
-            Verdict::Pass(PassReason::NotReady)
+            let stage = whole::enter(scratch, Role::External, Side::INGRESS);
+            stages::enter(&XDP_PATHS, &context, stage)
         })
     });
     report::xdp(Hook::ExternalXdp, verdict, 0)
-}
-
-/// The whole path of packets before the stack, reached from `external_xdp`.
-#[xdp]
-pub(crate) fn xdp_path(context: XdpContext) -> u32 {
-    let mut frame = Frame(&context);
-    let mut to = 0;
-    let verdict = with(|scratch| {
-        let verdict = whole::ingress(&mut frame, &Kernel, scratch, Role::External);
-        if let Verdict::Redirected(_) = verdict {
-            to = scratch.exit.route.device;
-        }
-        verdict
-    });
-    report::xdp(Hook::ExternalXdp, verdict, to)
 }
 
 /// The three places of tc programs, as constants of their functions.
@@ -150,7 +81,7 @@ const fn hooks_at(at: u8) -> (Role, Hook, Hook) {
 }
 
 /// The hooks of incoming and outgoing packets at an interface.
-const fn hooks(role: Role) -> (Hook, Hook) {
+pub(crate) const fn hooks(role: Role) -> (Hook, Hook) {
     match role {
         Role::Pod => (Hook::PodIngress, Hook::PodEgress),
         Role::External => (Hook::ExternalIngress, Hook::ExternalEgress),
@@ -166,7 +97,7 @@ fn ingress<const AT: u8>(context: TcContext) -> i32 {
     let target = Target::device(skb.device());
     let verdict = with(|scratch| {
         let decided = fast::ingress(&mut skb, &Kernel, scratch, role);
-        decided.unwrap_or_else(|| whole_path(&context, scratch, role, INGRESS_PATH))
+        decided.unwrap_or_else(|| whole_path(&context, scratch, role, Side::INGRESS))
     });
     report::tc(hook, Direction::Ingress, target, verdict)
 }
@@ -179,58 +110,16 @@ fn egress<const AT: u8>(context: TcContext) -> i32 {
     let target = Target::device(skb.device());
     let verdict = with(|scratch| {
         let decided = fast::egress(&mut skb, &Kernel, scratch, role);
-        decided.unwrap_or_else(|| whole_path(&context, scratch, role, EGRESS_PATH))
+        decided.unwrap_or_else(|| whole_path(&context, scratch, role, Side::EGRESS))
     });
     report::tc(hook, Direction::Egress, target, verdict)
 }
 
-/// Indices of the whole path's programs in `PATHS`.
-const INGRESS_PATH: u32 = 0;
-const EGRESS_PATH: u32 = 1;
-
-/// Passes a packet to the whole path, which all roles share, so that the kernel verifies and stores it once. Returns
-/// only if the agent has not written `PATHS` yet.
+/// Passes a packet to the whole path, which all roles share, so that the kernel verifies and stores it once.
 #[inline(always)]
-fn whole_path(context: &TcContext, scratch: &mut Scratch, role: Role, path: u32) -> Verdict {
-    scratch.role = role;
-    // SAFETY: no value of this program needs to be dropped, and the verdict is the other program's.
-    unsafe { PATHS.tail_call(context, path) };
-    Verdict::Pass(PassReason::NotReady)
-}
-
-/// The whole path of packets that come in, reached from the program of each role.
-#[classifier]
-pub(crate) fn ingress_path(context: TcContext) -> i32 {
-    let mut skb = Skb::linear(&context);
-    let mut target = Target::device(skb.device());
-    let mut role = Role::default();
-    let verdict = with(|scratch| {
-        role = scratch.role;
-        let verdict = whole::ingress(&mut skb, &Kernel, scratch, role);
-        if let Verdict::Redirected(_) = verdict {
-            let Exit { route, to_peer, .. } = &scratch.exit;
-            target = Target { device: route.device, to_peer: *to_peer };
-        }
-        verdict
-    });
-    report::tc(hooks(role).0, Direction::Ingress, target, verdict)
-}
-
-/// The whole path of packets that go out.
-#[classifier]
-pub(crate) fn egress_path(context: TcContext) -> i32 {
-    let mut skb = Skb::linear(&context);
-    let mut target = Target::device(skb.device());
-    let mut role = Role::default();
-    let verdict = with(|scratch| {
-        role = scratch.role;
-        let verdict = whole::egress(&mut skb, &Kernel, scratch, role);
-        if let Verdict::Redirected(_) = verdict {
-            target = Target::device(scratch.exit.route.device);
-        }
-        verdict
-    });
-    report::tc(hooks(role).1, Direction::Egress, target, verdict)
+fn whole_path(context: &TcContext, scratch: &mut Scratch, role: Role, side: Side) -> Verdict {
+    let stage = whole::enter(scratch, role, side);
+    stages::enter(&PATHS, context, stage)
 }
 
 /// Passes the working memory of the CPU to a program.

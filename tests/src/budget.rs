@@ -77,7 +77,7 @@ pub fn survey(out: &mut impl Write) -> Result<()> {
     for name in names {
         match ebpf.program_mut(&name).context("a program").and_then(weigh) {
             Ok((walked, stack)) => {
-                writeln!(out, "{name:<16}{walked:>10}{stack:>8}")?;
+                writeln!(out, "{name:<20}{walked:>10}{stack:>8}")?;
                 if walked > MOST_WALKED || stack > DEEPEST {
                     problems.push(format!(
                         "{name} exceeds {MOST_WALKED} instructions or {DEEPEST} stack bytes"
@@ -85,7 +85,7 @@ pub fn survey(out: &mut impl Write) -> Result<()> {
                 }
             }
             Err(error) => {
-                writeln!(out, "{name:<16}   refused")?;
+                writeln!(out, "{name:<20}   refused")?;
                 problems.push(format!("{name}: {}", end_of(&format!("{error:#}"))));
             }
         }
@@ -111,7 +111,7 @@ fn programs(ebpf: &mut Ebpf, out: &mut impl Write) -> Result<Figures> {
     let mut figures = Figures::new();
     writeln!(
         out,
-        "{:<16}{:>10}{:>12}{:>10}{:>8}",
+        "{:<20}{:>10}{:>12}{:>10}{:>8}",
         "program", "verified", "translated", "jitted", "stack"
     )?;
     let mut names: Vec<String> = ebpf.programs().map(|(name, _)| name.to_owned()).collect();
@@ -124,7 +124,7 @@ fn programs(ebpf: &mut Ebpf, out: &mut impl Write) -> Result<Figures> {
         let jitted = info.size_jitted();
         let instructions = bpf::instructions(program.fd()?.as_fd())?;
         let stack = stack::depth(&instructions);
-        writeln!(out, "{name:<16}{verified:>10}{translated:>12}{jitted:>10}{stack:>8}")?;
+        writeln!(out, "{name:<20}{verified:>10}{translated:>12}{jitted:>10}{stack:>8}")?;
         for (what, number) in [
             ("verified", verified),
             ("translated", translated),
@@ -151,7 +151,7 @@ fn load(program: &mut Program) -> Result<ProgramInfo> {
 #[expect(clippy::wildcard_enum_match_arm, reason = "aya knows many kinds, we use few")]
 fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
     let mut figures = Figures::new();
-    writeln!(out, "{:<16}{:>10}{:>12}{:>10}", "map", "bytes", "entries", "KiB full")?;
+    writeln!(out, "{:<20}{:>10}{:>12}{:>10}", "map", "bytes", "entries", "KiB full")?;
     let mut found: Vec<(&str, MapInfo)> = Vec::new();
     for (name, map) in ebpf.maps() {
         // Maps with these names are sections of constants, which are part of the programs.
@@ -170,7 +170,7 @@ fn maps(ebpf: &Ebpf, out: &mut impl Write) -> Result<Figures> {
             _ => (key + value, (key + value) * entries),
         };
         let full = full.div_ceil(1024);
-        writeln!(out, "{name:<16}{bytes:>10}{entries:>12}{full:>10}")?;
+        writeln!(out, "{name:<20}{bytes:>10}{entries:>12}{full:>10}")?;
         let _new: Option<u64> = figures.insert(format!("{name}.entry_bytes"), bytes);
         let _new: Option<u64> = figures.insert(format!("{name}.full_kib"), full);
     }

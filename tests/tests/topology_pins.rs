@@ -17,6 +17,8 @@ use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until;
 use nix::mount::{MntFlags, umount2};
 
+/// The maps of one load of the programs, by name.
+const MAPS: [&str; 4] = ["L3_PATHS", "PATHS", "SCRATCH", "XDP_PATHS"];
 /// The deadline for the pins of replaced programs to be removed.
 const SOON: Duration = Duration::from_secs(30);
 
@@ -100,7 +102,7 @@ fn maps_that_are_lost_are_filled_again() -> Result<()> {
 #[test]
 fn maps_of_programs_that_are_lost_are_made_again() -> Result<()> {
     let (rig, web, mut agent) = stopped()?;
-    for lost in ["PATHS", "SCRATCH", "XDP_PATH"] {
+    for lost in MAPS {
         for build in fs::read_dir(rig.node(0)?.bpf().join(LAYOUT).join("programs"))? {
             fs::remove_file(build?.path().join(lost)).with_context(|| lost)?;
         }
@@ -121,7 +123,7 @@ fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
             for pin in fs::read_dir(build?.path())? {
                 let pin = pin?;
                 let name = pin.file_name().to_string_lossy().into_owned();
-                if ["PATHS", "SCRATCH", "XDP_PATH"].iter().any(|map| name.starts_with(map)) {
+                if MAPS.iter().any(|map| name.starts_with(map)) {
                     found.insert(name, pin.metadata()?.ino());
                 }
             }
@@ -129,13 +131,13 @@ fn maps_of_a_replaced_load_go_with_its_programs() -> Result<()> {
         Ok(found)
     };
     let before = maps()?;
-    ensure!(before.keys().eq(["PATHS", "SCRATCH", "XDP_PATH"]), "{before:?}");
+    ensure!(before.keys().eq(MAPS), "{before:?}");
     // Another map size needs new programs, which are attached beside the old ones.
     for size in ["FLOWS=1024", "FLOWS=2048"] {
         agent.set_flag("--map-size", size);
         agent.start_again()?;
         is_served(&rig, &web)?;
-        let is_alone = || maps().is_ok_and(|found| found.len() == 3).then_some(());
+        let is_alone = || maps().is_ok_and(|found| found.len() == MAPS.len()).then_some(());
         wait_until(SOON, "the maps of the load that was replaced are gone", is_alone)?;
         let now = maps()?;
         ensure!(now.keys().eq(before.keys()) && now.values().ne(before.values()), "{now:?}");

@@ -1,5 +1,7 @@
 //! Names of the layout, of its directories and of the programs, and the kernel's numbers of the socket hooks.
 
+use lb_common::forward::Stage;
+
 /// Name of the layout of maps and pins. It changes when a shared type or a map changes in a way that old programs
 /// cannot read, except for counters.
 pub const LAYOUT: &str = "v6";
@@ -24,11 +26,35 @@ pub const CLASSIFIERS: [&str; 6] = [
 /// The tc programs of interfaces without a link-layer header.
 pub(super) const L3: [&str; 2] = ["l3_ingress", "l3_egress"];
 
-/// The tc programs of the whole path. The programs of all roles call them by a tail call.
-pub const PATHS: [&str; 2] = ["ingress_path", "egress_path"];
+/// The programs of the whole path at tc. The programs of all roles enter them by tail calls.
+pub const PATHS: [(Stage, &str); Stage::COUNT] = [
+    (Stage::Ingress, "ingress_path"),
+    (Stage::Egress, "egress_path"),
+    (Stage::Follow, "follow_path"),
+    (Stage::Begin, "begin_path"),
+    (Stage::Host, "host_path"),
+    (Stage::HostBegin, "host_begin_path"),
+    (Stage::Error, "error_path"),
+];
 
-/// The program of the whole path at XDP. The XDP program calls it by a tail call.
-pub const XDP_PATH: &str = "xdp_path";
+/// The programs of the whole path at interfaces without a link-layer header. The first two are those that are attached.
+pub(super) const L3_PATHS: [(Stage, &str); Stage::COUNT] = [
+    (Stage::Ingress, "l3_ingress"),
+    (Stage::Egress, "l3_egress"),
+    (Stage::Follow, "l3_follow_path"),
+    (Stage::Begin, "l3_begin_path"),
+    (Stage::Host, "l3_host_path"),
+    (Stage::HostBegin, "l3_host_begin_path"),
+    (Stage::Error, "l3_error_path"),
+];
+
+/// The programs of the whole path at XDP, where no packet goes out. The XDP program enters them by tail calls.
+pub const XDP_PATHS: [(Stage, &str); 4] = [
+    (Stage::Ingress, "xdp_path"),
+    (Stage::Follow, "xdp_follow_path"),
+    (Stage::Begin, "xdp_begin_path"),
+    (Stage::Error, "xdp_error_path"),
+];
 
 /// The XDP program, loaded only with `acceleration`.
 pub(super) const XDP: &str = "external_xdp";

@@ -20,7 +20,7 @@ use tracing::{debug, info};
 use self::load::{LoadOptions, is_usable, load, load_and_pin, load_apart, names};
 pub(super) use self::maps::MapPins;
 pub use self::object::object;
-pub use self::paths::{connect_paths, connect_xdp_path};
+pub use self::paths::{connect_paths, connect_xdp_paths};
 use super::error::{Error, pin};
 use super::names::{L3, XDP};
 use super::packet_log::{PacketLog, Records};

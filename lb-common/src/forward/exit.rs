@@ -28,7 +28,7 @@ pub enum ExitTo {
     StackAt,
 }
 
-/// The way out of a packet. Written by the stages that choose it (`seek`, `bypass`, `redirect`, `host`, `icmp`), read
+/// The way out of a packet. Written by the files that choose it (`seek`, `bypass`, `redirect`, `host`, `icmp`), read
 /// by [`leave`] and by the program.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

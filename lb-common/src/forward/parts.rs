@@ -3,7 +3,7 @@
 //! In the kernel each part is a function of its own that the verifier walks once, by itself: neither the branches of
 //! the parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
-use crate::event::{PassReason, Verdict};
+use crate::event::Verdict;
 use crate::forward::begin::{first, ports};
 use crate::forward::exit::{self, rewrite};
 use crate::forward::life::{flows, tiers};
@@ -145,17 +145,6 @@ pub const fn store_result(step: Step<()>, scratch: &mut Scratch) -> u32 {
 #[inline(always)]
 pub const fn load_result(ended: u32, scratch: &Scratch) -> Step<()> {
     if ended == 0 { Ok(()) } else { Err(scratch.verdict) }
-}
-
-/// Refuses a packet, which always ends its path.
-#[inline(always)]
-pub(super) fn refuse<P: Parts<T>, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-) -> Step<Verdict> {
-    packet.part(tables, scratch, Part::Refuse)?;
-    Ok(Verdict::Pass(PassReason::NotOurs))
 }
 
 /// Marks the entry that a packet follows, where there is something to mark.

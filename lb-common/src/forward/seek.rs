@@ -54,7 +54,7 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     let at_xdp = packet.is_at_xdp();
     let has_choice = exit::has_choice(packet, settings);
     if S::PLAIN {
-        // Both are stages of the whole path: the question for a route, and the delivery to a process of this host.
+        // Both need the whole path: the question for a route, and the delivery to a process of this host.
         let needs_route = has_choice && (is_answer || !at_xdp);
         let needs_delivery = is_answer && shape.role(*role) == Role::Host;
         if !is_asked || needs_route || needs_delivery || close::begins_or_ends(view) {

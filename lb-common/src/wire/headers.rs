@@ -15,7 +15,7 @@ pub struct Identification {
     pub pad: u16,
 }
 
-/// The headers of a packet as it arrived, for every stage of the path.
+/// The headers of a packet as it arrived, for every step of the path.
 ///
 /// Written by [`super::parse`]; for a later fragment `fragments` adds the ports.
 #[repr(C)]

@@ -108,16 +108,18 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<Vec<RawFd>> {
         };
         programs.push(fd);
     }
-    for name in datapath::PATHS {
+    for (_, name) in datapath::PATHS {
         let path: &mut SchedClassifier =
             ebpf.program_mut(name).with_context(|| format!("program {name}"))?.try_into()?;
         path.load().with_context(|| format!("load {name}"))?;
     }
     datapath::connect_paths(ebpf)?;
-    let path: &mut Xdp =
-        ebpf.program_mut(datapath::XDP_PATH).context("the whole path of XDP")?.try_into()?;
-    path.load().context("load the whole path of XDP")?;
-    datapath::connect_xdp_path(ebpf)?;
+    for (_, name) in datapath::XDP_PATHS {
+        let path: &mut Xdp =
+            ebpf.program_mut(name).with_context(|| format!("program {name}"))?.try_into()?;
+        path.load().with_context(|| format!("load {name}"))?;
+    }
+    datapath::connect_xdp_paths(ebpf)?;
     Ok(programs)
 }
 

@@ -10,19 +10,20 @@ use std::time::Instant;
 use aya::Ebpf;
 use aya::maps::MapInfo;
 use aya::programs::{CgroupSockAddr, Program, ProgramError, ProgramInfo, SchedClassifier, Xdp};
+use lb_common::forward::Stage;
 use tracing::debug;
 
 use super::object::object;
-use super::paths::{self, connect_paths, connect_xdp_path};
+use super::paths::{self, connect_l3_paths, connect_paths, connect_xdp_paths};
 use crate::datapath::error::{Error, pin};
-use crate::datapath::names::{CLASSIFIERS, L3, PATHS, SOCKET_HOOKS, XDP, XDP_PATH};
+use crate::datapath::names::{CLASSIFIERS, L3, L3_PATHS, PATHS, SOCKET_HOOKS, XDP, XDP_PATHS};
 use crate::datapath::packet_log::PacketLog;
 use crate::maps::SHAPES;
 use crate::syscall;
 
 /// Returns the programs that every node needs.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    CLASSIFIERS.into_iter().chain(PATHS).chain(SOCKET_HOOKS)
+    CLASSIFIERS.into_iter().chain(PATHS.map(|(_, name)| name)).chain(SOCKET_HOOKS)
 }
 
 /// Reports whether every program is pinned and they use exactly the pinned maps.
@@ -37,11 +38,14 @@ pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
         pins.map(|(name, pin)| id(pin).map(|id| (name, id))).collect();
     let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
     let (Ok(mut ids), Some(used)) = (ids, used) else { return false };
-    // Only the XDP program uses its array, and that program is pinned once it was loaded.
-    let array = ids.remove(paths::XDP_ARRAY);
-    let by_xdp: Option<Vec<u32>> = uses(XDP);
-    if by_xdp.is_some_and(|used| !array.is_some_and(|array| used.contains(&array))) {
-        return false;
+    // These arrays are used only by programs that are loaded at their first use, and pinned from then on.
+    let [l3, _] = L3;
+    for (array, program) in [(paths::L3_ARRAY, l3), (paths::XDP_ARRAY, XDP)] {
+        let array = ids.remove(array);
+        let is_other = |used: Vec<u32>| !array.is_some_and(|array| used.contains(&array));
+        if uses(program).is_some_and(is_other) {
+            return false;
+        }
     }
     // Programs over other maps would look alike and read entries that are no longer written.
     let used: BTreeSet<u32> = used.into_iter().flatten().collect();
@@ -68,41 +72,47 @@ pub(super) fn load(options: &LoadOptions<'_>) -> Result<Ebpf, Error> {
     names().try_for_each(|name| pin_program(&mut ebpf, name, options.programs))?;
     if options.packet_log != PacketLog::Off {
         // A program that is loaded later would log to a ring buffer of its own, which is not read.
-        for name in L3 {
-            load_program(&mut ebpf, name, SchedClassifier::load)?;
-            pin_program(&mut ebpf, name, options.programs)?;
-        }
+        load_l3(&mut ebpf, options)?;
     }
     Ok(ebpf)
 }
 
 /// Passes the programs that every node needs to the verifier, which takes most of a first start.
 ///
-/// The largest one has a thread of its own, and the others share another. Not more than two at a time: verification of
-/// each takes some ten megabytes of the agent's memory cgroup (ADR 0032).
+/// The stages that search for a flow take half of it, so they have a thread of their own, and the others share another.
+/// Not more than two at a time: verification of each takes some ten megabytes of the agent's memory cgroup (ADR 0032).
 fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
-    let [ingress_path, _] = PATHS;
-    let [mut ingress, mut others, mut hooks]: [Vec<_>; 3] = Default::default();
+    let [mut searches, mut others, mut hooks]: [Vec<_>; 3] = Default::default();
     for (name, program) in ebpf.programs_mut() {
         let Some(name) = names().find(|it| *it == name) else { continue };
+        let stage = PATHS.iter().find(|(_, path)| *path == name).map(|(stage, _)| stage);
         if SOCKET_HOOKS.contains(&name) {
             hooks.push((name, program));
-        } else if name == ingress_path {
-            ingress.push((name, program));
+        } else if matches!(stage, Some(Stage::Ingress | Stage::Egress | Stage::Host)) {
+            searches.push((name, program));
         } else {
             others.push((name, program));
         }
     }
     // A missing program would leave its hook without effect, so it is an error of the build.
-    if ingress.len() + others.len() + hooks.len() != names().count() {
+    if searches.len() + others.len() + hooks.len() != names().count() {
         return Err(Error::NoObject);
     }
     thread::scope(|scope| {
-        let ingress = scope.spawn(|| verify(ingress, SchedClassifier::load));
+        let searches = scope.spawn(|| verify(searches, SchedClassifier::load));
         verify(others, SchedClassifier::load)?;
         verify(hooks, CgroupSockAddr::load)?;
-        ingress.join().expect("no panic")
+        searches.join().expect("no panic")
     })
+}
+
+/// Loads the programs of interfaces without a link-layer header, and pins those that are attached.
+fn load_l3(ebpf: &mut Ebpf, options: &LoadOptions<'_>) -> Result<(), Error> {
+    for (_, name) in L3_PATHS {
+        load_program(ebpf, name, SchedClassifier::load)?;
+    }
+    connect_l3_paths(ebpf)?;
+    L3.into_iter().try_for_each(|name| pin_program(ebpf, name, options.programs))
 }
 
 /// Opens the object over the pinned maps; its programs are not verified yet.
@@ -122,8 +132,11 @@ fn object_over(options: &LoadOptions<'_>) -> Result<Ebpf, Error> {
     Ok(loader.load(object())?)
 }
 
-/// Loads one more program and pins it.
+/// Loads one more program, with the stages behind it, and pins it.
 pub(super) fn load_and_pin(options: &LoadOptions<'_>, name: &'static str) -> Result<(), Error> {
+    if L3.contains(&name) {
+        return load_l3(&mut object_over(options)?, options);
+    }
     let program = load_apart(options, name)?;
     let path = options.programs.join(name);
     syscall::pin(program.as_fd(), &path).map_err(pin(&path))
@@ -133,9 +146,11 @@ pub(super) fn load_and_pin(options: &LoadOptions<'_>, name: &'static str) -> Res
 pub(super) fn load_apart(options: &LoadOptions<'_>, name: &'static str) -> Result<OwnedFd, Error> {
     let mut ebpf = object_over(options)?;
     if name == XDP {
-        load_program(&mut ebpf, XDP_PATH, Xdp::load)?;
+        for (_, path) in XDP_PATHS {
+            load_program(&mut ebpf, path, Xdp::load)?;
+        }
         load_program(&mut ebpf, name, Xdp::load)?;
-        connect_xdp_path(&mut ebpf)?;
+        connect_xdp_paths(&mut ebpf)?;
     } else {
         load_program(&mut ebpf, name, SchedClassifier::load)?;
     }

@@ -14,22 +14,25 @@ use std::path::{Path, PathBuf};
 use aya::Ebpf;
 use aya::maps::{Map, MapError, ProgramArray};
 use aya::programs::{Program, ProgramError, ProgramFd, SchedClassifier, Xdp};
+use lb_common::forward::Stage;
 
 use crate::datapath::error::{Error, pin};
-use crate::datapath::names::{PATHS, XDP_PATH};
+use crate::datapath::names::{L3_PATHS, PATHS, XDP_PATHS};
 use crate::datapath::pins::{list, remove_pin};
 use crate::maps;
 use crate::syscall;
 
 /// The array of the tc programs, in the object and as a pin.
 const ARRAY: &str = "PATHS";
+/// The array of the programs for interfaces without a link-layer header, which no other programs use.
+pub(super) const L3_ARRAY: &str = "L3_PATHS";
 /// The array of the XDP program, which no other program uses.
-pub(super) const XDP_ARRAY: &str = "XDP_PATH";
+pub(super) const XDP_ARRAY: &str = "XDP_PATHS";
 /// The arrays, and the working memory.
-const MAPS: [&str; 3] = [ARRAY, XDP_ARRAY, "SCRATCH"];
+const MAPS: [&str; 4] = [ARRAY, L3_ARRAY, XDP_ARRAY, "SCRATCH"];
 
 /// Returns the names of these maps, and their pins beside those of the programs.
-pub(super) fn pins(directory: &Path) -> [(&'static str, PathBuf); 3] {
+pub(super) fn pins(directory: &Path) -> [(&'static str, PathBuf); 4] {
     MAPS.map(|name| (name, directory.join(name)))
 }
 
@@ -40,33 +43,42 @@ fn aside(name: &str) -> String {
 
 /// Writes the tc programs of the whole path into their array. From then on every packet is served.
 pub fn connect_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
-    connect(ebpf, ARRAY, &PATHS, |program| <&SchedClassifier>::try_from(program)?.fd())
+    connect(ebpf, ARRAY, &PATHS, classifier)
 }
 
-/// Writes the whole path of the XDP program into its array.
-pub fn connect_xdp_path(ebpf: &mut Ebpf) -> Result<(), Error> {
-    connect(ebpf, XDP_ARRAY, &[XDP_PATH], |program| <&Xdp>::try_from(program)?.fd())
+/// Writes those of interfaces without a link-layer header into their array.
+pub(super) fn connect_l3_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
+    connect(ebpf, L3_ARRAY, &L3_PATHS, classifier)
 }
 
-/// Writes loaded programs into an array, in their order.
+/// Writes the programs of the whole path at XDP into their array.
+pub fn connect_xdp_paths(ebpf: &mut Ebpf) -> Result<(), Error> {
+    connect(ebpf, XDP_ARRAY, &XDP_PATHS, |program| <&Xdp>::try_from(program)?.fd())
+}
+
+fn classifier(program: &Program) -> Result<&ProgramFd, ProgramError> {
+    <&SchedClassifier>::try_from(program)?.fd()
+}
+
+/// Writes loaded programs into an array, each at the index of its stage.
 fn connect(
     ebpf: &mut Ebpf,
     array: &'static str,
-    names: &[&'static str],
+    paths: &[(Stage, &'static str)],
     fd: fn(&Program) -> Result<&ProgramFd, ProgramError>,
 ) -> Result<(), Error> {
     let failed = |source| Error::Maps(maps::Error::Map { map: array, source });
     let mut programs = Vec::new();
-    for &name in names {
+    for &(stage, name) in paths {
         let program = ebpf.program(name).ok_or(Error::NoObject)?;
         let fd = fd(program).map_err(|source| Error::Program { name, source })?;
         // The descriptor is duplicated, because the array below borrows the object.
-        programs.push(fd.try_clone().map_err(pin(Path::new(name)))?);
+        programs.push((stage.index(), fd.try_clone().map_err(pin(Path::new(name)))?));
     }
     let map: &mut Map = ebpf.map_mut(array).ok_or(Error::NoObject)?;
     let mut array: ProgramArray<_> = map.try_into().map_err(|source: MapError| failed(source))?;
-    for (index, program) in (0..).zip(&programs) {
-        array.set(index, program, 0).map_err(failed)?;
+    for (index, program) in &programs {
+        array.set(*index, program, 0).map_err(failed)?;
     }
     Ok(())
 }

@@ -14,12 +14,12 @@ use crate::flow::{Flow, FlowKey, Side, Tuple};
 use crate::forward::begin::{self, ports};
 use crate::forward::exit::{self, ExitTo, next_hop};
 use crate::forward::life::tiers;
-use crate::forward::parts::{Part, Parts, refuse, touch};
+use crate::forward::parts::{Part, Parts, touch};
 use crate::forward::rare::direct;
 use crate::forward::seek::{follow, inherited};
 use crate::forward::{
-    Asker, Begin, Choice, Exit, Found, Next, Refusal, Role, Scratch, Step, choose, classify, life,
-    ready,
+    Asker, Begin, Choice, Exit, Found, Next, Refusal, Role, Scratch, Stage, Step, choose, classify,
+    life, ready,
 };
 use crate::hash;
 use crate::packet::Packet;
@@ -28,13 +28,13 @@ use crate::service::{Backend, Frontend};
 use crate::tables::{Flows, Tables};
 use crate::wire::Headers;
 
-/// Handles a packet of a process of this host to a possible frontend.
+/// Handles a packet of a process of this host to a possible frontend, unless it begins a flow.
 #[inline(always)]
 pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
-) -> Step<Verdict> {
+) -> Step<Stage> {
     packet.part(tables, scratch, Part::HostSeek)?;
     if tiers::must_mend(scratch.next, &scratch.found.flow) {
         packet.part(tables, scratch, Part::Mend)?;
@@ -42,28 +42,51 @@ pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
             packet.part(tables, scratch, Part::HostSeek)?;
         }
     }
-    let is_first = scratch.next == Next::First;
-    if is_first {
-        packet.part(tables, scratch, Part::HostFirst)?;
+    if scratch.next == Next::First {
+        return Ok(Stage::HostBegin);
     }
+    if scratch.next != Next::Refuse {
+        packet.part(tables, scratch, Part::HostExit)?;
+    }
+    if scratch.next == Next::Refuse {
+        return Ok(Stage::Error);
+    }
+    touch(packet, tables, scratch)?;
+    leave(packet, tables, scratch, Translation::Forward)
+}
+
+/// Begins a flow of a process of this host.
+#[inline(always)]
+pub(in crate::forward) fn begin<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+) -> Step<Stage> {
+    packet.part(tables, scratch, Part::HostFirst)?;
     // The exit precedes the entries: the route decides about the source, and the packet may be too big for it.
     if scratch.next != Next::Refuse {
         packet.part(tables, scratch, Part::HostExit)?;
     }
     if scratch.next == Next::Refuse {
-        return refuse(packet, tables, scratch);
+        return Ok(Stage::Error);
     }
-    if is_first {
-        packet.part(tables, scratch, Part::Prepare)?;
-        ports::tries(packet, tables, scratch, Part::ReserveOwn)?;
-        packet.part(tables, scratch, Part::Commit)?;
-    } else {
-        touch(packet, tables, scratch)?;
-    }
+    packet.part(tables, scratch, Part::Prepare)?;
+    ports::tries(packet, tables, scratch, Part::ReserveOwn)?;
+    packet.part(tables, scratch, Part::Commit)?;
+    leave(packet, tables, scratch, Translation::NewFlow)
+}
+
+/// Rewrites the packet, which ends its path.
+#[inline(always)]
+fn leave<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    what: Translation,
+) -> Step<Stage> {
     packet.part(tables, scratch, Part::Rewrite)?;
     let Scratch { headers, found, exit, .. } = scratch;
-    let what = if is_first { Translation::NewFlow } else { Translation::Forward };
-    Ok(exit::leave(packet, &headers.view, found.flow.kind, exit, what))
+    Err(exit::leave(packet, &headers.view, found.flow.kind, exit, what))
 }
 
 /// Finds the flow of a packet of this host, or its service.

@@ -4,7 +4,7 @@ use crate::flow::{Entry, Flow, FlowKey, Side};
 use crate::tables::Flows;
 use crate::wire::Headers;
 
-/// The entry that a packet follows, and the entries that are found from it. Read by every stage after the search.
+/// The entry that a packet follows, and the entries that are found from it. Read by every step after the search.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Found {

@@ -1,0 +1,258 @@
+//! The stages of the whole path: programs that the agent attaches nowhere, entered by a tail call (ADR 0044).
+
+use aya_ebpf::EbpfContext;
+use aya_ebpf::btf_maps::ProgramArray;
+use aya_ebpf::macros::{classifier, xdp};
+use aya_ebpf::programs::{TcContext, XdpContext};
+use lb_common::event::{DropReason, Hook, PassReason, Return, Verdict};
+use lb_common::flow::Side;
+use lb_common::forward::{Exit, Role, Scratch, Stage, Step, whole};
+use lb_common::hook::Hooked as _;
+use lb_common::l3::L3;
+use lb_common::tables::Node as _;
+
+use crate::frame::Frame;
+use crate::kernel::{self, Kernel};
+use crate::maps::{L3_PATHS, PATHS, XDP_PATHS};
+use crate::programs::hooks;
+use crate::report::{self, Direction, Target};
+use crate::skb::Skb;
+
+/// Finds the flow of a packet that comes in, or its service.
+#[classifier]
+pub(crate) fn ingress_path(context: TcContext) -> i32 {
+    tc(&context, Stage::Ingress)
+}
+
+/// Finds the flow of a packet that goes out, and follows it.
+#[classifier]
+pub(crate) fn egress_path(context: TcContext) -> i32 {
+    tc(&context, Stage::Egress)
+}
+
+/// Follows a flow whose entries the packet changes.
+#[classifier]
+pub(crate) fn follow_path(context: TcContext) -> i32 {
+    tc(&context, Stage::Follow)
+}
+
+/// Begins a flow.
+#[classifier]
+pub(crate) fn begin_path(context: TcContext) -> i32 {
+    tc(&context, Stage::Begin)
+}
+
+/// Finds the flow of a packet of this host, or its service.
+#[classifier]
+pub(crate) fn host_path(context: TcContext) -> i32 {
+    tc(&context, Stage::Host)
+}
+
+/// Begins a flow of this host.
+#[classifier]
+pub(crate) fn host_begin_path(context: TcContext) -> i32 {
+    tc(&context, Stage::HostBegin)
+}
+
+/// Handles ICMP messages and refused packets.
+#[classifier]
+pub(crate) fn error_path(context: TcContext) -> i32 {
+    tc(&context, Stage::Error)
+}
+
+/// Packets from outside by an interface without a link-layer header. No fast path precedes this stage.
+#[classifier]
+pub(crate) fn l3_ingress(context: TcContext) -> i32 {
+    l3(&context, Skb::l3(&context), Stage::Ingress)
+}
+
+/// Packets to outside by an interface without a link-layer header.
+#[classifier]
+pub(crate) fn l3_egress(context: TcContext) -> i32 {
+    l3(&context, Skb::l3(&context), Stage::Egress)
+}
+
+/// As [`follow_path`], without a link-layer header.
+#[classifier]
+pub(crate) fn l3_follow_path(context: TcContext) -> i32 {
+    l3(&context, Skb::l3_linear(&context), Stage::Follow)
+}
+
+/// As [`begin_path`], without a link-layer header.
+#[classifier]
+pub(crate) fn l3_begin_path(context: TcContext) -> i32 {
+    l3(&context, Skb::l3_linear(&context), Stage::Begin)
+}
+
+/// As [`host_path`], without a link-layer header.
+#[classifier]
+pub(crate) fn l3_host_path(context: TcContext) -> i32 {
+    l3(&context, Skb::l3_linear(&context), Stage::Host)
+}
+
+/// As [`host_begin_path`], without a link-layer header.
+#[classifier]
+pub(crate) fn l3_host_begin_path(context: TcContext) -> i32 {
+    l3(&context, Skb::l3_linear(&context), Stage::HostBegin)
+}
+
+/// As [`error_path`], without a link-layer header.
+#[classifier]
+pub(crate) fn l3_error_path(context: TcContext) -> i32 {
+    l3(&context, Skb::l3_linear(&context), Stage::Error)
+}
+
+/// As [`ingress_path`], before the stack.
+#[xdp]
+pub(crate) fn xdp_path(context: XdpContext) -> u32 {
+    frame(&context, Stage::Ingress)
+}
+
+/// As [`follow_path`], before the stack.
+#[xdp]
+pub(crate) fn xdp_follow_path(context: XdpContext) -> u32 {
+    frame(&context, Stage::Follow)
+}
+
+/// As [`begin_path`], before the stack.
+#[xdp]
+pub(crate) fn xdp_begin_path(context: XdpContext) -> u32 {
+    frame(&context, Stage::Begin)
+}
+
+/// As [`error_path`], before the stack.
+#[xdp]
+pub(crate) fn xdp_error_path(context: XdpContext) -> u32 {
+    frame(&context, Stage::Error)
+}
+
+/// The result of a stage without working memory, which every CPU has.
+const NOT_READY: Step<Stage> = Err(Verdict::Pass(PassReason::NotReady));
+
+/// Enters a stage. Returns only if the agent has not written its program to the array yet.
+#[inline(always)]
+pub(crate) fn enter<const N: usize>(
+    array: &ProgramArray<N>,
+    context: &impl EbpfContext,
+    stage: Stage,
+) -> Verdict {
+    // SAFETY: no value of this program needs to be dropped, and the verdict is the other program's.
+    unsafe { array.tail_call(context, stage.index()) };
+    Verdict::Pass(PassReason::NotReady)
+}
+
+/// Enters the stage after one that has run, or returns the verdict of that one.
+#[inline(always)]
+fn enter_next<const N: usize>(
+    array: &ProgramArray<N>,
+    context: &impl EbpfContext,
+    done: Step<Stage>,
+) -> Verdict {
+    match done {
+        Ok(next) => enter(array, context, next),
+        Err(verdict) => verdict,
+    }
+}
+
+/// The direction of a packet in a stage. Constant for stages of one direction.
+#[inline(always)]
+fn side(stage: Stage, scratch: &Scratch) -> Side {
+    stage.side().unwrap_or(scratch.headers.key.side)
+}
+
+/// Runs a stage at tc.
+///
+/// VERIFIER: only the program itself may enter the next stage, so none of this is in a closure, which might become a
+/// function.
+#[inline(always)]
+fn tc(context: &TcContext, stage: Stage) -> i32 {
+    let mut skb = Skb::linear(context);
+    let mut target = Target::device(skb.device());
+    let (mut role, mut comes_in) = (Role::default(), true);
+    let mut done = NOT_READY;
+    if let Some(scratch) = kernel::scratch() {
+        (role, comes_in) = (scratch.role, side(stage, scratch) == Side::INGRESS);
+        done = whole::run(stage, &mut skb, &Kernel, scratch);
+        if let Err(Verdict::Redirected(_)) = done {
+            let Exit { route, to_peer, .. } = &scratch.exit;
+            target = Target::device(route.device);
+            if comes_in {
+                target.to_peer = *to_peer;
+            }
+        }
+    }
+    let verdict = enter_next(&PATHS, context, done);
+    let (ingress, egress) = hooks(role);
+    if comes_in {
+        report::tc(ingress, Direction::Ingress, target, verdict)
+    } else {
+        report::tc(egress, Direction::Egress, target, verdict)
+    }
+}
+
+/// Runs a stage at an interface without a link-layer header, which is always an external one.
+#[inline(always)]
+fn l3(context: &TcContext, mut skb: L3<Skb<'_>>, stage: Stage) -> i32 {
+    let mut target = Target::device(skb.device());
+    let mut comes_in = true;
+    let mut done = NOT_READY;
+    if let Some(scratch) = kernel::scratch() {
+        if let (Stage::Ingress | Stage::Egress, Some(side)) = (stage, stage.side()) {
+            let _this: Stage = whole::enter(scratch, Role::External, side);
+        }
+        comes_in = side(stage, scratch) == Side::INGRESS;
+        done = whole::run(stage, &mut skb, &Kernel, scratch);
+        // A packet that returns into the stack needs no header.
+        if let Err(verdict) = done
+            && (comes_in || !matches!(verdict, Verdict::Returned(_)))
+        {
+            done = Err(finish_l3(&mut skb.0, scratch, verdict, &mut target));
+        }
+    }
+    let verdict = enter_next(&L3_PATHS, context, done);
+    if comes_in {
+        report::tc(Hook::ExternalIngress, Direction::L3Ingress, target, verdict)
+    } else {
+        report::tc(Hook::ExternalEgress, Direction::Egress, target, verdict)
+    }
+}
+
+/// Adds the link-layer header to a packet that leaves its interface for another one, or that is returned.
+#[inline(always)]
+fn finish_l3(
+    skb: &mut Skb<'_>,
+    scratch: &Scratch,
+    verdict: Verdict,
+    target: &mut Target,
+) -> Verdict {
+    let to = match verdict {
+        Verdict::Returned(Return::Fragment)
+        | Verdict::Pass(_)
+        | Verdict::Translated(_)
+        | Verdict::Drop(_) => return verdict,
+        Verdict::Returned(_) => [0; 6],
+        Verdict::Redirected(_) => {
+            *target = Target::device(scratch.exit.route.device);
+            Kernel.device(scratch.exit.route.device).map_or([0; 6], |device| device.hardware)
+        }
+    };
+    match skb.lay_link(to) {
+        Some(()) => verdict,
+        None => Verdict::Drop(DropReason::RewriteFailed),
+    }
+}
+
+/// Runs a stage before the stack.
+#[inline(always)]
+fn frame(context: &XdpContext, stage: Stage) -> u32 {
+    let mut frame = Frame(context);
+    let mut to = 0;
+    let mut done = NOT_READY;
+    if let Some(scratch) = kernel::scratch() {
+        done = whole::run(stage, &mut frame, &Kernel, scratch);
+        if let Err(Verdict::Redirected(_)) = done {
+            to = scratch.exit.route.device;
+        }
+    }
+    report::xdp(Hook::ExternalXdp, enter_next(&XDP_PATHS, context, done), to)
+}
