@@ -37,10 +37,8 @@ pub const PATHS: [(Stage, &str); Stage::COUNT] = [
     (Stage::Error, "error_path"),
 ];
 
-/// The programs of the whole path at interfaces without a link-layer header. The first two are those that are attached.
-pub(super) const L3_PATHS: [(Stage, &str); Stage::COUNT] = [
-    (Stage::Ingress, "l3_ingress"),
-    (Stage::Egress, "l3_egress"),
+/// The programs of the whole path at interfaces without a link-layer header. The attached ones run the first stages.
+pub(super) const L3_PATHS: [(Stage, &str); 5] = [
     (Stage::Follow, "l3_follow_path"),
     (Stage::Begin, "l3_begin_path"),
     (Stage::Host, "l3_host_path"),

@@ -2,7 +2,7 @@
 //!
 //! It runs the search of the whole path, compiled for plain packets ([`Plain`]): with constant offsets and at most one
 //! lookup of a flow. Where that search gives up, the packet is left, unchanged, to the whole path. In the kernel the
-//! whole path is a program of its own (ADR 0040): its use of the stack and of registers costs nothing here.
+//! whole path is in programs of its own (ADR 0040): its use of the stack and of registers costs nothing here.
 
 use crate::event::Verdict;
 use crate::flow::{Flow, Side};

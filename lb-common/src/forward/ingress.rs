@@ -11,7 +11,8 @@ use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire::Piece;
 
-/// Finds the flow of a packet, or its service. A packet that changes no entry of its flow follows it at once.
+/// Finds the flow of a packet, or its service. A packet that changes no entry follows its flow at once; at XDP that
+/// includes the mark for a packet that leaves by a next hop.
 #[inline(always)]
 pub(super) fn search<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -30,11 +31,8 @@ pub(super) fn search<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::AssignPorts)?;
     }
     packet.part(tables, scratch, Part::Seek)?;
-    if scratch.next == Next::Refuse {
-        return Ok(Stage::Error);
-    }
-    if matches!(scratch.next, Next::First | Next::Direct) {
-        return Ok(Stage::Begin);
+    if let Some(stage) = after_search(scratch.next) {
+        return Ok(stage);
     }
     let Scratch { headers, found, next, .. } = &*scratch;
     if tiers::must_mend(*next, &found.flow)
@@ -46,6 +44,16 @@ pub(super) fn search<P: Parts<T>, T: Tables>(
     leave(packet, tables, scratch)
 }
 
+/// The stage of a packet that follows no flow.
+#[inline(always)]
+const fn after_search(next: Next) -> Option<Stage> {
+    match next {
+        Next::Refuse => Some(Stage::Error),
+        Next::First | Next::Direct => Some(Stage::Begin),
+        Next::Follow | Next::Host | Next::Masquerade | Next::Again | Next::Whole => None,
+    }
+}
+
 /// Follows a flow: restores its displaced entries and marks the one that was found as seen.
 #[inline(always)]
 pub(super) fn follow<P: Parts<T>, T: Tables>(
@@ -55,9 +63,13 @@ pub(super) fn follow<P: Parts<T>, T: Tables>(
 ) -> Step<Stage> {
     if tiers::must_mend(scratch.next, &scratch.found.flow) {
         packet.part(tables, scratch, Part::Mend)?;
-        // The flow is gone (`tiers::mend`), so the packet is searched again and begins a new one.
+        // The flow is gone (`tiers::mend`), so the packet is searched again and begins a new one. The ports of a
+        // fragment are known by now, and must not be taken from the record again.
         if scratch.next == Next::Again {
-            return Ok(Stage::Ingress);
+            packet.part(tables, scratch, Part::Seek)?;
+            if let Some(stage) = after_search(scratch.next) {
+                return Ok(stage);
+            }
         }
     }
     find_delivery(packet, tables, scratch)?;

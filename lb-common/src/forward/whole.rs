@@ -79,7 +79,8 @@ pub fn run<P: Parts<T>, T: Tables>(
 /// Handles ICMP messages, and refuses packets.
 #[inline(always)]
 fn error<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch) -> Step<Stage> {
-    if scratch.headers.view.is_icmp() {
+    // XDP leaves ICMP to tc: its program needs no code for it.
+    if !packet.is_at_xdp() && scratch.headers.view.is_icmp() {
         packet.part(tables, scratch, Part::Icmp)?;
     }
     packet.part(tables, scratch, Part::Refuse)?;

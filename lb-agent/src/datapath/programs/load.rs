@@ -38,12 +38,12 @@ pub(super) fn is_usable(directory: &Path, maps: &Path) -> bool {
         pins.map(|(name, pin)| id(pin).map(|id| (name, id))).collect();
     let used: Option<Vec<Vec<u32>>> = names().map(uses).collect();
     let (Ok(mut ids), Some(used)) = (ids, used) else { return false };
-    // These arrays are used only by programs that are loaded at their first use, and pinned from then on.
-    let [l3, _] = L3;
-    for (array, program) in [(paths::L3_ARRAY, l3), (paths::XDP_ARRAY, XDP)] {
+    // These arrays are used only by programs that are loaded at their first use. Those that are attached are pinned
+    // from then on.
+    for (array, programs) in [(paths::L3_ARRAY, &L3[..]), (paths::XDP_ARRAY, &[XDP][..])] {
         let array = ids.remove(array);
         let is_other = |used: Vec<u32>| !array.is_some_and(|array| used.contains(&array));
-        if uses(program).is_some_and(is_other) {
+        if programs.iter().any(|program| uses(program).is_some_and(is_other)) {
             return false;
         }
     }
@@ -108,11 +108,13 @@ fn verify_all(ebpf: &mut Ebpf) -> Result<(), Error> {
 
 /// Loads the programs of interfaces without a link-layer header, and pins those that are attached.
 fn load_l3(ebpf: &mut Ebpf, options: &LoadOptions<'_>) -> Result<(), Error> {
-    for (_, name) in L3_PATHS {
+    for name in L3_PATHS.map(|(_, name)| name).into_iter().chain(L3) {
         load_program(ebpf, name, SchedClassifier::load)?;
     }
     connect_l3_paths(ebpf)?;
-    L3.into_iter().try_for_each(|name| pin_program(ebpf, name, options.programs))
+    // One of the two may be pinned already, if an earlier agent was killed between both.
+    let missing = L3.into_iter().filter(|name| !options.programs.join(name).exists());
+    missing.into_iter().try_for_each(|name| pin_program(ebpf, name, options.programs))
 }
 
 /// Opens the object over the pinned maps; its programs are not verified yet.

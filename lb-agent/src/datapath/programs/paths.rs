@@ -26,7 +26,7 @@ use crate::syscall;
 const ARRAY: &str = "PATHS";
 /// The array of the programs for interfaces without a link-layer header, which no other programs use.
 pub(super) const L3_ARRAY: &str = "L3_PATHS";
-/// The array of the XDP program, which no other program uses.
+/// The array of the programs at XDP, which no other programs use.
 pub(super) const XDP_ARRAY: &str = "XDP_PATHS";
 /// The arrays, and the working memory.
 const MAPS: [&str; 4] = [ARRAY, L3_ARRAY, XDP_ARRAY, "SCRATCH"];
