@@ -20,6 +20,8 @@ mod flows;
 #[cfg(target_arch = "bpf")]
 mod frame;
 #[cfg(target_arch = "bpf")]
+mod headers;
+#[cfg(target_arch = "bpf")]
 mod kernel;
 #[cfg(target_arch = "bpf")]
 mod linear;

@@ -5,8 +5,7 @@ use aya_ebpf::bindings::{
 };
 use aya_ebpf::helpers::generated::{
     bpf_clone_redirect, bpf_csum_update, bpf_l4_csum_replace, bpf_skb_adjust_room,
-    bpf_skb_change_head, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_pull_data,
-    bpf_skb_store_bytes,
+    bpf_skb_change_head, bpf_skb_change_tail, bpf_skb_load_bytes, bpf_skb_store_bytes,
 };
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::{Ip, Protocol};
@@ -16,29 +15,15 @@ use lb_common::hook::{Hooked, Point};
 use lb_common::l3::{L3, Typed};
 use lb_common::packet::{Covered, Packet};
 use lb_common::route::{Route, RouteResult, Traffic};
-use lb_common::wire::{ETHERNET, TYPE_IPV4, TYPE_IPV6};
+use lb_common::wire::ETHERNET;
 
-use crate::{fib, linear, socket_lookup};
+use crate::{fib, headers, linear, socket_lookup};
 
 /// The mark of a masqueraded packet: a number that no other program of the hook is likely to write there.
 const MASQUERADED: u32 = 0x6c62_6d71;
 
 /// `BPF_ADJ_ROOM_MAC`: room is made between the link-layer header and the rest.
 const BEHIND_LINK: u32 = 1;
-/// Bytes of the headers that the path reads.
-const IPV4: u32 = 20;
-const IPV6: u32 = 40;
-const TCP: u32 = 20;
-const UDP: u32 = 8;
-const SCTP: u32 = 12;
-/// An ICMP header, and the beginning of the packet that it quotes.
-const QUOTED: u32 = 40;
-/// The protocol of IPv4 and IPv6 as a field of the context.
-const IS_IPV4: u32 = u16::from_ne_bytes(TYPE_IPV4) as u32;
-const IS_IPV6: u32 = u16::from_ne_bytes(TYPE_IPV6) as u32;
-/// `GSO_BY_FRAGS` (`include/linux/skbuff.h`): the segments of an skb are the packets of its list, as SCTP sends them.
-const BY_FRAGS: u32 = 0xffff;
-
 /// An skb as [`Packet`], and the mark of its kind in [`Held::length`].
 pub(crate) struct Skb<'a>(&'a TcContext, u32);
 
@@ -83,10 +68,9 @@ impl<'a> Skb<'a> {
     #[inline(always)]
     fn reaching(context: &'a TcContext, mark: u32) -> Self {
         let skb = Self(context, mark);
-        let longest = if skb.ether_type() == TYPE_IPV4 { IPV4 + TCP } else { IPV6 + TCP };
-        if context.data() + ETHERNET + longest as usize > context.data_end() {
+        if context.data() + ETHERNET + headers::longest(skb.ether_type()) > context.data_end() {
             let network = if mark == Held::L3 { 0 } else { ETHERNET as u32 };
-            reach(skb.raw(), network);
+            headers::make_linear(skb.raw(), network);
         }
         skb
     }
@@ -103,52 +87,6 @@ impl<'a> Skb<'a> {
         }
         self.write(0, to)?;
         self.write(ETHERNET - 2, kind)
-    }
-}
-
-/// Makes the headers of a packet linear, and nothing behind them. `network`: offset of its IP header.
-///
-/// What follows the headers may be a list of packets, for SCTP and with `rx-gro-list`. A header that has taken bytes
-/// from the first one no longer ends where a segment begins: `skb_segment` (`net/core/skbuff.c`) then stops the kernel
-/// by `BUG_ON`, or sends corrupt segments.
-#[inline(never)]
-fn reach(skb: *mut __sk_buff, network: u32) {
-    let context = TcContext::new(skb);
-    // SAFETY: a field of the program's own context.
-    let kind = unsafe { (*skb).protocol };
-    // SAFETY: as above.
-    let is_list = unsafe { (*skb).gso_size } == BY_FRAGS;
-    let (ip, next) = match kind {
-        IS_IPV4 => (IPV4, 9),
-        IS_IPV6 => (IPV6, 6),
-        _ => return,
-    };
-    pull(&context, network + ip);
-    let (start, end) = (context.data(), context.data_end());
-    let first: Option<[u8; 1]> = linear::read(start, end, network as usize);
-    let protocol: Option<[u8; 1]> = linear::read(start, end, network as usize + next);
-    let (Some([first]), Some([protocol])) = (first, protocol) else { return };
-    // The header of IPv4 may have options; IPv6 extensions, and what follows them, are read by a helper.
-    let ip = if kind == IS_IPV4 { u32::from(first & 0x0f) * 4 } else { ip };
-    let transport = match Protocol(protocol) {
-        Protocol::UDP => UDP,
-        Protocol::SCTP if is_list => SCTP,
-        Protocol::TCP | Protocol::SCTP => TCP,
-        Protocol::ICMP | Protocol::ICMP6 => QUOTED,
-        _ => return,
-    };
-    pull(&context, network + ip + transport);
-}
-
-/// Makes the first `length` bytes linear, if there are as many; a short packet, linear as a whole, costs no call.
-#[inline(always)]
-fn pull(context: &TcContext, length: u32) {
-    let skb = context.skb.skb;
-    // SAFETY: a field of the program's own context.
-    let length = unsafe { (*skb).len }.min(length);
-    if ((context.data_end() - context.data()) as u32) < length {
-        // SAFETY: the skb is the program's own context. Bytes that cannot be pulled fail to be read.
-        let _pulled: i64 = unsafe { bpf_skb_pull_data(skb, length) };
     }
 }
 
@@ -387,7 +325,10 @@ impl Packet for Skb<'_> {
     #[inline(always)]
     fn segment(&self) -> usize {
         // SAFETY: a field of the program's own context.
-        unsafe { (*self.0.skb.skb).gso_size as usize }
+        match unsafe { (*self.0.skb.skb).gso_size } {
+            headers::BY_FRAGS => headers::segment_of_list(self.raw()),
+            size => size as usize,
+        }
     }
 }
 

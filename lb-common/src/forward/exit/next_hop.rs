@@ -10,7 +10,7 @@ use crate::forward::Exit;
 use crate::packet::Packet;
 use crate::route::{Route, RouteResult, Traffic};
 use crate::tables::Node;
-use crate::wire::{ETHERNET, Headers, IPV4, IPV6, Piece, View};
+use crate::wire::{ETHERNET, Headers, IPV4, IPV6, View};
 
 /// Offset of the hop limit in an IPv4 header.
 const HOPS_V4: usize = 8;
@@ -18,6 +18,10 @@ const HOPS_V4: usize = 8;
 const HOPS_V6: usize = 7;
 /// Bytes of a UDP header (RFC 768).
 const UDP: usize = 8;
+/// Bytes of the common header of SCTP (RFC 9260 3.1).
+const SCTP: usize = 12;
+/// Bytes of a TCP header without options.
+const TCP: usize = 20;
 /// Offset of the length of a TCP header in that header, in words, in the upper half of a byte (RFC 9293 3.1).
 const TCP_LENGTH: usize = 12;
 
@@ -157,15 +161,20 @@ fn header<P: Packet>(packet: &P, view: &View) -> Option<(u32, u8)> {
     })
 }
 
-/// Bytes of the largest IP packet as [`length`] returns them, also for a packet with options or extension headers. 1
-/// where it is cut into segments whose size is not known.
+/// Bytes of the largest IP packet as [`length`] returns them, also for a packet with options or extension headers.
 #[inline(always)]
 pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u16 {
-    let is_known = view.plain && view.link == ETHERNET as u8 && view.piece == Piece::Whole;
-    if packet.segment() == 0 {
-        return (packet.length() - view.network(packet)) as u16;
+    let (link, segment) = (view.network(packet), packet.segment());
+    if segment == 0 {
+        return at_most(packet.length() - link);
     }
-    if is_known { length(packet, view).unwrap_or(1) } else { 1 }
+    let behind = view.behind as usize;
+    let transport = match view.protocol {
+        Protocol::TCP => packet.read_at(behind + TCP_LENGTH).map_or(TCP, words),
+        Protocol::SCTP => SCTP,
+        _ => UDP,
+    };
+    at_most(behind - link + transport + segment)
 }
 
 /// Bytes of the largest IP packet that segmentation offload makes of this plain one.
@@ -173,14 +182,26 @@ pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u
 fn length<P: Packet>(packet: &P, view: &View) -> Option<u16> {
     let segment = packet.segment();
     if segment == 0 {
-        return Some((packet.length() - ETHERNET) as u16);
+        return Some(at_most(packet.length() - ETHERNET));
     }
     let network = if view.v4 { IPV4 } else { IPV6 };
-    let transport = if view.protocol == Protocol::TCP {
-        let [words]: [u8; 1] = packet.read(ETHERNET + network + TCP_LENGTH)?;
-        usize::from(words >> 4) * 4
-    } else {
-        UDP
+    let transport = match view.protocol {
+        Protocol::TCP => words(packet.read(ETHERNET + network + TCP_LENGTH)?),
+        Protocol::SCTP => SCTP,
+        _ => UDP,
     };
-    Some((network + transport + segment) as u16)
+    Some(at_most(network + transport + segment))
+}
+
+/// The length of a TCP header, from the byte that holds it.
+#[inline(always)]
+const fn words([byte]: [u8; 1]) -> usize {
+    (byte >> 4) as usize * 4
+}
+
+/// The length of a packet for the lookup of its route. A sender may ask for segments that no packet can hold; they are
+/// larger than any MTU, as a length that wraps around would not be.
+#[inline(always)]
+const fn at_most(length: usize) -> u16 {
+    if length > u16::MAX as usize { u16::MAX } else { length as u16 }
 }

@@ -1,0 +1,88 @@
+//! The part of an skb that must be linear: its headers.
+
+use aya_ebpf::bindings::__sk_buff;
+use aya_ebpf::helpers::generated::bpf_skb_pull_data;
+use aya_ebpf::programs::TcContext;
+use lb_common::addr::Protocol;
+use lb_common::wire::{ETHERNET, TYPE_IPV4, TYPE_IPV6};
+
+use crate::linear;
+
+/// Bytes of the headers that the path reads.
+const IPV4: u32 = 20;
+const IPV6: u32 = 40;
+const TCP: u32 = 20;
+const UDP: u32 = 8;
+const SCTP: u32 = 12;
+/// An ICMP header, and the beginning of the packet that it quotes.
+const QUOTED: u32 = 40;
+/// The protocol of IPv4 and IPv6 as a field of the context.
+const IS_IPV4: u32 = u16::from_ne_bytes(TYPE_IPV4) as u32;
+const IS_IPV6: u32 = u16::from_ne_bytes(TYPE_IPV6) as u32;
+/// `GSO_BY_FRAGS` (`include/linux/skbuff.h`): the segments of an skb are the packets of its list, as SCTP sends them.
+pub(crate) const BY_FRAGS: u32 = 0xffff;
+
+/// The number of bytes of the IP header and the header behind it: at most, without options and extensions.
+#[inline(always)]
+pub(crate) const fn longest(ether_type: [u8; 2]) -> usize {
+    let is_v4 = u16::from_ne_bytes(ether_type) as u32 == IS_IPV4;
+    (if is_v4 { IPV4 + TCP } else { IPV6 + TCP }) as usize
+}
+
+/// Makes the headers of a packet linear, and nothing behind them. `network`: offset of its IP header.
+///
+/// What follows the headers may be a list of packets, for SCTP and with `rx-gro-list`. A header that has taken bytes
+/// from the first one no longer ends where a segment begins: `skb_segment` (`net/core/skbuff.c`) then stops the kernel
+/// by `BUG_ON`, or sends corrupt segments.
+#[inline(never)]
+pub(crate) fn make_linear(skb: *mut __sk_buff, network: u32) {
+    let context = TcContext::new(skb);
+    // SAFETY: a field of the program's own context.
+    let kind = unsafe { (*skb).protocol };
+    // SAFETY: as above.
+    let is_list = unsafe { (*skb).gso_size } == BY_FRAGS;
+    let (ip, next) = match kind {
+        IS_IPV4 => (IPV4, 9),
+        IS_IPV6 => (IPV6, 6),
+        _ => return,
+    };
+    pull(&context, network + ip);
+    let (start, end) = (context.data(), context.data_end());
+    let first: Option<[u8; 1]> = linear::read(start, end, network as usize);
+    let protocol: Option<[u8; 1]> = linear::read(start, end, network as usize + next);
+    let (Some([first]), Some([protocol])) = (first, protocol) else { return };
+    // The header of IPv4 may have options; IPv6 extensions, and what follows them, are read by a helper.
+    let ip = if kind == IS_IPV4 { u32::from(first & 0x0f) * 4 } else { ip };
+    let transport = match Protocol(protocol) {
+        Protocol::UDP => UDP,
+        Protocol::SCTP if is_list => SCTP,
+        Protocol::TCP | Protocol::SCTP => TCP,
+        Protocol::ICMP | Protocol::ICMP6 => QUOTED,
+        _ => return,
+    };
+    pull(&context, network + ip + transport);
+}
+
+/// Payload bytes of a packet of a list ([`BY_FRAGS`]), on average: the packets of one SCTP message are as large as the
+/// socket takes the MTU to be, except for the last one.
+#[inline(always)]
+pub(crate) fn segment_of_list(skb: *mut __sk_buff) -> usize {
+    // SAFETY: a field of the program's own context.
+    let ip = if unsafe { (*skb).protocol } == IS_IPV4 { IPV4 } else { IPV6 };
+    // SAFETY: as above.
+    let payload = unsafe { (*skb).len }.saturating_sub(ETHERNET as u32 + ip + SCTP);
+    // SAFETY: as above.
+    payload.div_ceil(unsafe { (*skb).gso_segs }.max(1)) as usize
+}
+
+/// Makes the first `length` bytes linear, if there are as many; a short packet, linear as a whole, costs no call.
+#[inline(always)]
+fn pull(context: &TcContext, length: u32) {
+    let skb = context.skb.skb;
+    // SAFETY: a field of the program's own context.
+    let length = unsafe { (*skb).len }.min(length);
+    if ((context.data_end() - context.data()) as u32) < length {
+        // SAFETY: the skb is the program's own context. Bytes that cannot be pulled fail to be read.
+        let _pulled: i64 = unsafe { bpf_skb_pull_data(skb, length) };
+    }
+}
