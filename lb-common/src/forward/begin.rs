@@ -182,7 +182,11 @@ pub(super) fn commit<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
     } else if tables.settings().is_some_and(|all| all.has(Settings::ANY_MASQUERADE_AT_PODS)) {
         // An earlier flow between these ends, by another frontend, may have left an entry there.
         found.key.write_leaving_key(&found.flow, &mut pending.key);
-        tables.remove_flow(&pending.key);
+        // The reply of a flow in the other direction, from the backend to the client as its own backend, has this key
+        // too.
+        if tables.flow(&pending.key, &mut pending.flow) && pending.flow.kind == Kind::MASQUERADE {
+            tables.remove_flow(&pending.key);
+        }
     }
     // The forward entry is last: a packet that finds it may rely on all others.
     stands = stands && tables.put_flow(&found.key, &found.flow);

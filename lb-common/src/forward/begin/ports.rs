@@ -8,7 +8,7 @@ mod tests;
 
 pub(in crate::forward) use self::masquerade::masquerade;
 pub(in crate::forward) use self::over::is_over;
-use self::over::{STALE, end_idle, end_idle_masquerade, last_seen};
+use self::over::{end_idle, end_idle_masquerade, last_seen, stale};
 use crate::addr::{Ip, Port, Protocol};
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
@@ -324,7 +324,7 @@ fn try_port<P: Packet, T: Tables>(
     }
     // A flow that was silent for so long is over: more tries would only cost time.
     let silence = pair.reply.flow.seen.saturating_sub(search.silent_since);
-    let is_last = search.tried.is_multiple_of(ROUND) || silence >= STALE;
+    let is_last = search.tried.is_multiple_of(ROUND) || silence >= stale(settings);
     if !is_last || search.oldest == Port::NONE {
         search.goes_on = search.tried != MOST;
         return Err(DropReason::PortsExhausted);

@@ -1,12 +1,20 @@
 //! Flows that are over and give their tuple up to a new one.
 
+use crate::config::Settings;
 use crate::flow::{Entry, Flow, FlowKey};
 use crate::forward::choose::SECOND;
 use crate::forward::life::{self, tiers};
 use crate::tables::{Clock, Flows, Node};
 
+/// Seconds of silence after which the port of a transient flow is free, at least: a TCP connection that is unanswered
+/// lives as long.
+const LEAST: u32 = 60;
+
 /// Nanoseconds of silence after which the port of a transient flow is free: no such flow lives longer unanswered.
-pub(super) const STALE: u64 = 60 * SECOND;
+#[inline(always)]
+pub(super) fn stale(settings: &Settings) -> u64 {
+    u64::from(settings.node.lifetimes.unreplied.max(LEAST)) * SECOND
+}
 
 /// Whether the flow of a reply is over.
 ///
@@ -28,7 +36,7 @@ pub(in crate::forward) fn is_over<T: Flows + Node>(
 }
 
 #[inline(never)]
-fn has_ended<T: Flows>(
+fn has_ended<T: Flows + Node>(
     tables: &T,
     key: &FlowKey,
     reply: &Flow,
@@ -38,7 +46,9 @@ fn has_ended<T: Flows>(
     if reply.shown.rst != 0 {
         return true;
     }
-    let is_silent = now.saturating_sub(reply.seen) >= STALE;
+    let Some(settings) = tables.settings() else { return false };
+    let stale = stale(settings);
+    let is_silent = now.saturating_sub(reply.seen) >= stale;
     if !is_silent && !reply.shown.ends() {
         return false;
     }
@@ -47,7 +57,7 @@ fn has_ended<T: Flows>(
     key.write_opposite(reply, &mut forward.key);
     let has_forward = tables.flow(&forward.key, &mut forward.flow);
     !has_forward
-        || is_silent && now.saturating_sub(forward.flow.seen) >= STALE
+        || is_silent && now.saturating_sub(forward.flow.seen) >= stale
         || reply.shown.is_over(forward.flow.shown)
 }
 

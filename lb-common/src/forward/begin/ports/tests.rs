@@ -5,7 +5,7 @@ use std::format;
 
 use super::{NEXT, ROUND, source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
-use crate::config::NodeSettings;
+use crate::config::{NodeSettings, Settings};
 use crate::event::{DropReason, Event, Hook, PassReason, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Meanwhile, Step, Transport, at, run, world};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
@@ -219,6 +219,48 @@ fn unanswered_flow_in_use_keeps_its_port() {
     // Sixty-one seconds after the first datagram.
     let _newest = sends(&tables, 2, 1);
     assert_eq!(sends(&tables, 0, 0), first, "its port went to another flow");
+}
+
+/// A configured life of unanswered flows counts for their ports as well.
+#[test]
+fn unanswered_flow_keeps_its_port_for_its_life() {
+    for number in 1..20 {
+        let mut tables = Fake::node();
+        let service = tables.add_service(1, &[(world::REMOTE4, false)]);
+        tables.node_port(world::NODE4, Protocol::UDP, service);
+        tables.settings.node.set_source_ports(Port::new(61_000), Port::new(61_001));
+        tables.settings.node.lifetimes.unreplied = 300;
+        let sends = |number: u16| {
+            let client = format!("203.0.113.9:{}", 50_000 + number);
+            let datagram = |to: &str| Datagram::new(at(&client), at(to), Transport::Udp(true));
+            let _new = run(&step(Hook::ExternalIngress, &datagram(world::NODE4)), &tables);
+            let leaves = step(Hook::ExternalEgress, &datagram(world::REMOTE4));
+            let (verdict, packet) = run(&leaves, &tables);
+            assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
+            packet
+        };
+        let first = sends(0);
+        tables.clock.set(tables.clock.get() + 100_000_000_000);
+        let ports = |packet: &[u8]| packet[34..36].to_vec();
+        assert_ne!(ports(&sends(number)), ports(&first), "{number}");
+    }
+}
+
+/// Where pods may be masqueraded, a flow that begins removes an older masquerade between its ends, and nothing else.
+#[test]
+fn flow_that_begins_leaves_the_reply_of_the_other_direction() {
+    for (kind, stays) in [(Kind::REPLY, true), (Kind::MASQUERADE, false)] {
+        let mut tables = Fake::node();
+        let service = tables.add_service(1, &[(world::LOCAL4, true)]);
+        tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+        tables.settings.node.flags |= Settings::ANY_MASQUERADE_AT_PODS;
+        let other = key(world::POD4, world::LOCAL4, Side::EGRESS);
+        let to = Tuple::new(at("10.96.0.99:80"), at(world::LOCAL4));
+        tables.put(other, Flow::new(to, kind, tables.clock.get()));
+        let comes = step(Hook::PodIngress, &Datagram::syn(world::POD4, world::CLUSTER4));
+        assert_eq!(run(&comes, &tables).0, comes.verdict);
+        assert_eq!(tables.all_flows().contains_key(&other), stays, "{kind:?}");
+    }
 }
 
 /// The backend's node would take the replies for requests to the external IP, which it serves too.
