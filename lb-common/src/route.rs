@@ -1,5 +1,7 @@
 //! The lookup of a route in the kernel before a packet bypasses the stack.
 
+use crate::addr::Ip;
+
 /// The properties of a packet by which the kernel chooses its route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
@@ -34,6 +36,8 @@ pub struct Route {
     pub hardware: [u32; 3],
     /// With [`RouteResult::TooBig`]: bytes of the largest IP packet.
     pub mtu: u32,
+    /// The address of the next hop, for a packet of this host; unspecified where the kernel must look up the route.
+    pub gateway: Ip,
 }
 
 impl Route {

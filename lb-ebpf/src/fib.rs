@@ -129,7 +129,8 @@ pub(crate) fn look_up(
 /// Looks up the route of a packet that this host created, as its stack does when it sends: among output routes, though
 /// forwarding must be on for `lo`.
 ///
-/// The next hop is not resolved. `mark`: of the packet. `context`: the program's own, of an skb.
+/// The address of the next hop is found where its link-layer address is known: a packet that waits for the latter leaves
+/// by the neighbour of its own route (`neigh_update` in `net/core/neighbour.c`), which must be replaced then. `mark`: of the packet. `context`: the program's own, of an skb.
 #[inline(always)]
 pub(crate) fn look_up_of_host(
     context: *mut c_void,
@@ -142,10 +143,19 @@ pub(crate) fn look_up_of_host(
     let v4 = tuple.destination.is_v4();
     let mut question =
         Question { length, device: Role::LOOPBACK, ..Question::new(tuple, protocol, v4) };
-    let answer = question.ask_marked(context, BPF_FIB_LOOKUP_SKIP_NEIGH, mark);
+    let answer = question.ask_marked(context, 0, mark);
     into.device = question.device;
     match u32::try_from(answer) {
-        Ok(BPF_FIB_LKUP_RET_SUCCESS) => RouteResult::Known,
+        Ok(BPF_FIB_LKUP_RET_SUCCESS) => {
+            // The kernel has replaced the destination by the gateway, for IPv4 perhaps one of IPv6.
+            let [family4, _] = FAMILIES;
+            let [first, ..] = question.destination;
+            let is_v4 = question.family == family4;
+            into.gateway =
+                if is_v4 { Ip::v4_word(first) } else { Ip::from_words(question.destination) };
+            RouteResult::Known
+        }
+        Ok(BPF_FIB_LKUP_RET_NO_NEIGH) => RouteResult::NoNeighbour,
         Ok(BPF_FIB_LKUP_RET_FRAG_NEEDED) => {
             into.mtu = question.length.into();
             RouteResult::TooBig

@@ -4,10 +4,14 @@ use aya_ebpf::bindings::{BPF_F_INGRESS, TC_ACT_SHOT, TC_ACT_UNSPEC, xdp_action};
 use aya_ebpf::helpers::generated::{bpf_redirect, bpf_redirect_neigh, bpf_redirect_peer};
 use aya_log_ebpf::macro_support::{Level, level_enabled};
 use aya_log_ebpf::{debug, trace};
+use lb_common::addr::Ip;
 use lb_common::event::{Hook, Redirect, Return, Verdict, verdict_counter};
 
 use crate::kernel::add_one;
 
+/// The families of a next hop.
+const AF_INET: u32 = 2;
+const AF_INET6: u32 = 10;
 /// An interface index that no interface has.
 const NOWHERE: u32 = i32::MAX as u32;
 
@@ -28,31 +32,29 @@ pub(crate) struct Target {
     pub(crate) device: u32,
     /// Not 0: the packet goes to the peer of that interface, which is in a pod.
     pub(crate) to_peer: u32,
+    /// The next hop of a packet of this host; unspecified where the kernel must find it.
+    pub(crate) gateway: Ip,
 }
 
 impl Target {
     /// The interface itself, not its peer.
     #[inline(always)]
     pub(crate) const fn device(device: u32) -> Self {
-        Self { device, to_peer: 0 }
+        Self { device, to_peer: 0, gateway: Ip::UNSPECIFIED }
     }
 }
 
 /// The return value of a tc program. A packet that is not dropped, returned or redirected goes to the next program.
 #[inline(always)]
 pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verdict) -> i32 {
-    let Target { device, to_peer } = target;
+    let Target { device, to_peer, gateway } = target;
     let counter = verdict_counter(hook, verdict);
     add_one(counter);
     log(counter, device, verdict);
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
-        // The kernel resolves the next hop itself.
-        // SAFETY: the helper only records where the packet is to go (kernel 5.10).
-        Verdict::Redirected(Redirect::FromHost) => unsafe {
-            bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32
-        },
-        // SAFETY: as above.
+        Verdict::Redirected(Redirect::FromHost) => to_neighbour(device, &gateway),
+        // SAFETY: the helper only records where the packet is to go.
         Verdict::Redirected(Redirect::ToHost) => unsafe {
             bpf_redirect(device, u64::from(BPF_F_INGRESS)) as i32
         },
@@ -81,6 +83,28 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
             unsafe { bpf_redirect(device, flags) as i32 }
         }
     }
+}
+
+/// Sends a packet out by an interface; the kernel resolves the link-layer address of the next hop.
+///
+/// Without the next hop the kernel looks up the route once more, and until 2025 it then lost the reference to the route
+/// that the packet of a socket had (`__bpf_redirect_neigh_v4` in `net/core/filter.c`; mended in Linux 6.6.113, 6.12.54
+/// and 6.17.4).
+#[inline(always)]
+fn to_neighbour(device: u32, gateway: &Ip) -> i32 {
+    if *gateway == Ip::UNSPECIFIED {
+        // SAFETY: the helper only records where the packet is to go (kernel 5.10).
+        return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
+    }
+    let mut hop = if gateway.is_v4() {
+        [AF_INET, gateway.last_word(), 0, 0, 0]
+    } else {
+        let [a, b, c, d] = gateway.words();
+        [AF_INET6, a, b, c, d]
+    };
+    let length = size_of_val(&hop) as i32;
+    // SAFETY: as above; it reads `length` bytes, laid out as `struct bpf_redir_neigh`.
+    unsafe { bpf_redirect_neigh(device, hop.as_mut_ptr().cast(), length, 0) as i32 }
 }
 
 /// The return value of the XDP program. `to`: the interface by which it sends a packet out.

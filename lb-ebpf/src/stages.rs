@@ -9,6 +9,7 @@ use lb_common::flow::Side;
 use lb_common::forward::{Exit, Role, Scratch, Stage, Step, whole};
 use lb_common::hook::Hooked as _;
 use lb_common::l3::L3;
+use lb_common::route::Route;
 use lb_common::tables::Node as _;
 
 use crate::frame::Frame;
@@ -175,7 +176,7 @@ fn tc(context: &TcContext, stage: Stage) -> i32 {
         done = whole::run(stage, &mut skb, &Kernel, scratch);
         if let Err(Verdict::Redirected(_)) = done {
             let Exit { route, to_peer, .. } = &scratch.exit;
-            target = Target::device(route.device);
+            target = Target { gateway: route.gateway, ..Target::device(route.device) };
             if comes_in {
                 target.to_peer = *to_peer;
             }
@@ -232,7 +233,8 @@ fn finish_l3(
         | Verdict::Drop(_) => return verdict,
         Verdict::Returned(_) => [0; 6],
         Verdict::Redirected(_) => {
-            *target = Target::device(scratch.exit.route.device);
+            let Route { device, gateway, .. } = scratch.exit.route;
+            *target = Target { gateway, ..Target::device(device) };
             Kernel.device(scratch.exit.route.device).map_or([0; 6], |device| device.hardware)
         }
     };

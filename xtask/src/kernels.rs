@@ -34,13 +34,14 @@ const SERIES: [Series; 4] = [
 
 /// The root tests that run on each kernel: every fixture in the kernel, pods that use a `ClusterIP`, and the kinds of
 /// interfaces and sockets that this machine's kernel may lack.
-const TESTS: [(&str, &[&str]); 6] = [
+const TESTS: [(&str, &[&str]); 7] = [
     ("prog_run", &[]),
     ("topology_cards", &["card_to", "card_that", "--test-threads=1"]),
     ("topology_pod_cards", &["--test-threads=1"]),
     ("topology_cluster_ip", &["sees_the_pod", "--test-threads=1"]),
     ("topology_netkit", &["--test-threads=1"]),
     ("topology_sctp", &["--test-threads=1"]),
+    ("topology_host_routes", &["--test-threads=1"]),
 ];
 
 /// The selection of kernels.

@@ -76,7 +76,7 @@ fn routes() -> impl Iterator<Item = (Ip, KnownRoute)> {
     let [a, b, c, d, e, f] = HOP_HARDWARE;
     let [g, h, i, j, k, l] = OUT_HARDWARE;
     let hardware = [[a, b, c, d], [e, f, g, h], [i, j, k, l]].map(u32::from_ne_bytes);
-    let route = Route { device: OUT, hardware, mtu: 0 };
+    let route = Route { device: OUT, hardware, ..Route::default() };
     ROUTES.into_iter().map(move |(to, is_known)| {
         let to = ip(to);
         let (mtu, route) = (OUT_MTU, is_known.then_some(route));

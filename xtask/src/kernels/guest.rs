@@ -115,7 +115,7 @@ impl<'a> Guest<'a> {
             .args(["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-smp", "2"])
             .args(["-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt", "-m", "3072"])
             .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
-            .args(["-append", "console=ttyS0 quiet panic=-1", "-kernel"])
+            .args(["-append", "console=ttyS0 quiet panic=-1 slab_nomerge", "-kernel"])
             .arg(&self.kernel.image)
             .arg("-initrd")
             .arg(archive);

@@ -231,6 +231,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     let to = if is_first { &pair.forward.to } else { &found.flow.to };
     if tables.address(&to.destination) & address::NODE == 0 {
         exit.to = ExitTo::Device;
+        exit.route.gateway = Ip::UNSPECIFIED;
         let length = next_hop::length_of_any(packet, &headers.view);
         match packet.route_of_host(to, headers.key.protocol, length, &mut exit.route) {
             // The kernel resolves the next hop itself (`bpf_redirect_neigh`).
@@ -241,6 +242,12 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
                 return Ok(());
             }
             RouteResult::None => return Err(Verdict::Drop(DropReason::NoRoute)),
+        }
+        let device = tables.device(exit.route.device);
+        if device.is_none_or(|device| device.hardware == [0; 6]) {
+            // A tunnel finds its remote end by the route of the packet, which only the kernel can replace
+            // (`ip_tunnel_xmit` in `net/ipv4/ip_tunnel.c`).
+            exit.route.gateway = Ip::UNSPECIFIED;
         }
     } else if *role == Role::Host {
         // A packet that goes to this host by `lo` has its route already.

@@ -1,0 +1,58 @@
+//! Datagrams of host processes to a frontend at an address of their node: each has a route of its own in the kernel,
+//! which must be freed with the packet, also where the packet leaves by another interface.
+
+use std::fs;
+use std::io::{self, Write as _};
+use std::net::{SocketAddr, UdpSocket};
+
+use anyhow::{Context as _, Result, ensure};
+use lb_tests::in_both_shapes;
+use lb_tests::manifest::Service;
+use lb_tests::rig::{Rig, TARGET, ask};
+use lb_tests::topology::{Family, Shape};
+use lb_tests::traffic::{Ask, Protocol};
+
+in_both_shapes!(routes_of_datagrams_of_the_host_are_freed);
+
+/// The `NodePort`.
+const NODE_PORT: u16 = 30_080;
+/// Datagrams of the process.
+const DATAGRAMS: usize = 20_000;
+/// Routes that may be in use besides, of all namespaces.
+const OTHERS: usize = DATAGRAMS / 4;
+
+/// The number of IPv4 routes that the kernel has in memory; `None` where it does not list them.
+fn routes() -> Result<Option<usize>> {
+    let slabs = fs::read_to_string("/proc/slabinfo").context("read /proc/slabinfo")?;
+    let is_routes =
+        |line: &&str| ["rtable ", "ip_dst_cache "].iter().any(|name| line.starts_with(name));
+    let line = slabs.lines().find(is_routes);
+    let count = line.and_then(|line| line.split_whitespace().nth(1));
+    count.map(|count| count.parse().context("a count in /proc/slabinfo")).transpose()
+}
+
+fn routes_of_datagrams_of_the_host_are_freed(shape: Shape) -> Result<()> {
+    let Some(before) = routes()? else {
+        // Written to the file descriptor, because libtest would capture and discard the output of a test that passes.
+        let line = b"skipped: this kernel has no count of routes in /proc/slabinfo\n";
+        return io::stdout().write_all(line).context("standard output");
+    };
+    let rig = Rig::shared(shape)?;
+    let backend = rig.pod(1, 1)?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&[backend]);
+    let rig = rig.start(&[&web])?;
+    let node = rig.node(0)?;
+    let to = SocketAddr::new(node.ip(Family::V4), NODE_PORT);
+    let answer = ask(node, Ask::new(Protocol::Udp, to))?;
+    ensure!(answer.server == rig.pod(1, 1)?.name(), "{answer:?}");
+    node.netns().run_in(|| -> Result<()> {
+        let socket = UdpSocket::bind("0.0.0.0:0")?;
+        for _ in 0..DATAGRAMS {
+            let _sent: usize = socket.send_to(b"one of many", to)?;
+        }
+        Ok(())
+    })??;
+    let after = routes()?.context("the kernel listed routes before")?;
+    ensure!(after < before + OTHERS, "{before} routes before, {after} after");
+    Ok(())
+}
