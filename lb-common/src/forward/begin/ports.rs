@@ -324,7 +324,7 @@ fn try_port<P: Packet, T: Tables>(
     }
     // A flow that was silent for so long is over: more tries would only cost time.
     let silence = pair.reply.flow.seen.saturating_sub(search.silent_since);
-    let is_last = search.tried.is_multiple_of(ROUND) || silence >= stale(settings);
+    let is_last = search.tried.is_multiple_of(ROUND) || silence >= stale(settings, client.protocol);
     if !is_last || search.oldest == Port::NONE {
         search.goes_on = search.tried != MOST;
         return Err(DropReason::PortsExhausted);

@@ -1,5 +1,6 @@
 //! Flows that are over and give their tuple up to a new one.
 
+use crate::addr::Protocol;
 use crate::config::Settings;
 use crate::flow::{Entry, Flow, FlowKey};
 use crate::forward::choose::SECOND;
@@ -12,8 +13,10 @@ const LEAST: u32 = 60;
 
 /// Nanoseconds of silence after which the port of a transient flow is free: no such flow lives longer unanswered.
 #[inline(always)]
-pub(super) fn stale(settings: &Settings) -> u64 {
-    u64::from(settings.node.lifetimes.unreplied.max(LEAST)) * SECOND
+pub(super) fn stale(settings: &Settings, protocol: Protocol) -> u64 {
+    let unreplied = settings.node.lifetimes.unreplied;
+    let seconds = if protocol == Protocol::TCP { LEAST } else { unreplied.max(LEAST) };
+    u64::from(seconds) * SECOND
 }
 
 /// Whether the flow of a reply is over.
@@ -47,7 +50,7 @@ fn has_ended<T: Flows + Node>(
         return true;
     }
     let Some(settings) = tables.settings() else { return false };
-    let stale = stale(settings);
+    let stale = stale(settings, key.protocol);
     let is_silent = now.saturating_sub(reply.seen) >= stale;
     if !is_silent && !reply.shown.ends() {
         return false;
