@@ -136,6 +136,10 @@ impl Hooked for Bytes {
             into.mtu = known.mtu.into();
             return RouteResult::TooBig;
         }
+        if known.route.is_none() {
+            return RouteResult::NoNeighbour;
+        }
+        into.gateway = tuple.destination;
         RouteResult::Known
     }
 

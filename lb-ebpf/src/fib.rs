@@ -130,7 +130,8 @@ pub(crate) fn look_up(
 /// forwarding must be on for `lo`.
 ///
 /// The address of the next hop is found where its link-layer address is known: a packet that waits for the latter leaves
-/// by the neighbour of its own route (`neigh_update` in `net/core/neighbour.c`), which must be replaced then. `mark`: of the packet. `context`: the program's own, of an skb.
+/// by the neighbour of its own route (`neigh_update` in `net/core/neighbour.c`), which the kernel must replace then.
+/// `mark`: of the packet. `context`: the program's own, of an skb.
 #[inline(always)]
 pub(crate) fn look_up_of_host(
     context: *mut c_void,
@@ -151,8 +152,12 @@ pub(crate) fn look_up_of_host(
             let [family4, _] = FAMILIES;
             let [first, ..] = question.destination;
             let is_v4 = question.family == family4;
-            into.gateway =
-                if is_v4 { Ip::v4_word(first) } else { Ip::from_words(question.destination) };
+            // Before Linux 6.10 this lookup does not know the mark.
+            into.gateway = match (mark, is_v4) {
+                (0, true) => Ip::v4_word(first),
+                (0, false) => Ip::from_words(question.destination),
+                (_, _) => Ip::UNSPECIFIED,
+            };
             RouteResult::Known
         }
         Ok(BPF_FIB_LKUP_RET_NO_NEIGH) => RouteResult::NoNeighbour,

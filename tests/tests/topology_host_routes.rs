@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{self, Write as _};
 use std::net::{SocketAddr, UdpSocket};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
@@ -11,9 +12,12 @@ use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask};
 use lb_tests::topology::{Family, Shape};
 use lb_tests::traffic::{Ask, Protocol};
+use lb_tests::wait::wait_until;
 
 in_both_shapes!(routes_of_datagrams_of_the_host_are_freed);
 
+/// The deadline for the kernel to free routes.
+const SOON: Duration = Duration::from_secs(30);
 /// The `NodePort`.
 const NODE_PORT: u16 = 30_080;
 /// Datagrams of the process.
@@ -52,7 +56,9 @@ fn routes_of_datagrams_of_the_host_are_freed(shape: Shape) -> Result<()> {
         }
         Ok(())
     })??;
-    let after = routes()?.context("the kernel listed routes before")?;
-    ensure!(after < before + OTHERS, "{before} routes before, {after} after");
-    Ok(())
+    // The kernel frees routes after a grace period.
+    let freed =
+        || routes().is_ok_and(|now| now.is_some_and(|now| now < before + OTHERS)).then_some(());
+    wait_until(SOON, "the routes are freed", freed)
+        .with_context(|| format!("{before} routes before, {:?} now", routes()))
 }

@@ -244,9 +244,11 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
             RouteResult::None => return Err(Verdict::Drop(DropReason::NoRoute)),
         }
         let device = tables.device(exit.route.device);
-        if device.is_none_or(|device| device.hardware == [0; 6]) {
-            // A tunnel finds its remote end by the route of the packet, which only the kernel can replace
-            // (`ip_tunnel_xmit` in `net/ipv4/ip_tunnel.c`).
+        let keeps_route = headers.view.v4 && device.is_some_and(|device| device.hardware != [0; 6]);
+        if !keeps_route {
+            // The packet needs the route to its backend: an interface without a link-layer header may find its remote
+            // end by it (`ip_tunnel_xmit` in `net/ipv4/ip_tunnel.c`), and for IPv6 a tunnel stores there what it learns
+            // about the MTU (`skb_tunnel_check_pmtu`).
             exit.route.gateway = Ip::UNSPECIFIED;
         }
     } else if *role == Role::Host {

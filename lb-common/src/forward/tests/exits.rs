@@ -156,6 +156,30 @@ fn packet_of_the_host_to_be_split_is_as_large_as_its_parts() {
     }
 }
 
+/// The kernel must look up the route where the packet needs one of its own: for IPv6, and behind an interface without a
+/// link-layer header.
+#[test]
+fn next_hop_of_a_packet_of_the_host_is_named_where_the_packet_needs_no_route() {
+    let own = ["192.168.0.10:45000", "[fd00:c0::10]:45000"];
+    for (family, own, remote) in [(V4, own[0], world::REMOTE4), (V6, own[1], world::REMOTE6)] {
+        for hardware in [world::OUT_HARDWARE, [0; 6]] {
+            let mut tables = node(remote, false);
+            tables.addresses.insert(at(own).ip, address::NODE);
+            tables.devices.entry(world::OUT).or_default().hardware = hardware;
+            let asks = packet(own, family[1], Transport::Udp(true));
+            let mut packet = bytes(asks.build(), &tables);
+            packet.from_host = true;
+            let mut scratch = Scratch::default();
+            scratch.exit.route.gateway = at(world::CLIENT4).ip;
+            let verdict = egress(&mut packet, &tables, &mut scratch, Role::External);
+            assert_eq!(verdict, Verdict::Redirected(Redirect::FromHost));
+            let is_named = family == V4 && hardware != [0; 6];
+            let wanted = if is_named { at(remote).ip } else { Ip::UNSPECIFIED };
+            assert_eq!(scratch.exit.route.gateway, wanted, "{own} {hardware:?}");
+        }
+    }
+}
+
 /// `bpf_redirect_peer` skips egress of the interface, where a masquerade gets its source.
 #[test]
 fn packets_go_to_the_peer_of_a_veth_unless_they_are_masqueraded() {
