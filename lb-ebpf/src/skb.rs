@@ -68,7 +68,11 @@ impl<'a> Skb<'a> {
     #[inline(always)]
     fn reaching(context: &'a TcContext, mark: u32) -> Self {
         let skb = Self(context, mark);
-        if context.data() + ETHERNET + headers::longest(skb.ether_type()) > context.data_end() {
+        let (start, end) = (context.data(), context.data_end());
+        // A short packet, linear as a whole, costs no call.
+        if start + ETHERNET + headers::longest(skb.ether_type()) > end
+            && Packet::length(&skb) > end - start
+        {
             let network = if mark == Held::L3 { 0 } else { ETHERNET as u32 };
             headers::make_linear(skb.raw(), network);
         }
