@@ -3,13 +3,13 @@
 //! A test that needs a missing kind says so on standard output, where `cargo xtask test` counts it as ignored. Versions
 //! and configurations of kernels are not consulted: a kernel that has the kind runs the test.
 
-use std::io::{self, Write as _};
 use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use nix::sched::{CloneFlags, unshare};
 
 use crate::netns::run_after;
+use crate::skipped::skipped;
 
 /// The error message of `ip` about a kind that the kernel lacks.
 const UNKNOWN: &str = "Unknown device type";
@@ -44,9 +44,7 @@ impl Kind {
         if self.is_there()? {
             return Ok(false);
         }
-        // Written to the file descriptor, because libtest would capture and discard the output of a test that passes.
-        let line = format!("skipped: this kernel has no interface of kind {}\n", self.name());
-        io::stdout().write_all(line.as_bytes()).context("standard output")?;
+        skipped(&format!("interface of kind {}", self.name()))?;
         Ok(true)
     }
 

@@ -22,6 +22,7 @@ pub mod population;
 pub mod process;
 pub mod programs;
 pub mod rig;
+pub mod skipped;
 pub mod topology;
 pub mod traffic;
 pub mod wait;

@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET};
+use lb_tests::skipped::skipped;
 use lb_tests::topology::{Family, Member, Pod, Shape, Topology};
 use nix::errno::Errno;
 use serde_json::Value;
@@ -44,10 +45,7 @@ fn is_skipped() -> Result<bool> {
         Err(error) if error.raw_os_error() == Some(Errno::EPROTONOSUPPORT as i32) => {}
         Err(error) => bail!("open an SCTP socket: {error}"),
     }
-    // Written to the file descriptor, because libtest would capture and discard the output of a test that passes.
-    io::stdout()
-        .write_all(b"skipped: this kernel has no SCTP sockets\n")
-        .context("standard output")?;
+    skipped("SCTP sockets")?;
     Ok(true)
 }
 
