@@ -46,7 +46,7 @@ pub mod tcp {
 pub mod sctp {
     /// Opens an association.
     pub const INIT: u8 = 1;
-    /// Accepts one.
+    /// Accepts an association that a client opens.
     pub const INIT_ACK: u8 = 2;
     /// Refuses or ends one at once.
     pub const ABORT: u8 = 6;

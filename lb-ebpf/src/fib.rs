@@ -22,7 +22,7 @@ const BPF_FIB_LOOKUP_MARK: u32 = 32;
 /// `-EINVAL`: a flag that this kernel does not know.
 const UNKNOWN: i64 = -22;
 /// `AF_INET` and `AF_INET6`.
-const FAMILIES: [u8; 2] = [2, 10];
+pub(crate) const FAMILIES: [u8; 2] = [2, 10];
 
 /// `struct bpf_fib_lookup`, with the input members of its unions; numbers as on the wire but for `length` and `device`.
 #[repr(C)]

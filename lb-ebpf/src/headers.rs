@@ -4,13 +4,13 @@ use aya_ebpf::bindings::__sk_buff;
 use aya_ebpf::helpers::generated::bpf_skb_pull_data;
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::Protocol;
-use lb_common::wire::{ETHERNET, TYPE_IPV4, TYPE_IPV6};
+use lb_common::wire::{self, ETHERNET, TYPE_IPV4, TYPE_IPV6};
 
 use crate::linear;
 
 /// Bytes of the headers that the path reads.
-const IPV4: u32 = 20;
-const IPV6: u32 = 40;
+const IPV4: u32 = wire::IPV4 as u32;
+const IPV6: u32 = wire::IPV6 as u32;
 const TCP: u32 = 20;
 const UDP: u32 = 8;
 const SCTP: u32 = 12;
@@ -31,8 +31,8 @@ pub(crate) const fn longest(ether_type: [u8; 2]) -> usize {
 
 /// Makes the headers of a packet linear, and nothing behind them. `network`: offset of its IP header.
 ///
-/// What follows the headers may be a list of packets, for SCTP and with `rx-gro-list`. A header that has taken bytes
-/// from the first one no longer ends where a segment begins: `skb_segment` (`net/core/skbuff.c`) then stops the kernel
+/// The bytes behind them may be a list of packets, for SCTP and with `rx-gro-list`. A header that has taken bytes from
+/// the first one no longer ends where a segment begins: `skb_segment` (`net/core/skbuff.c`) then stops the kernel
 /// by `BUG_ON`, or sends corrupt segments.
 #[inline(never)]
 pub(crate) fn make_linear(skb: *mut __sk_buff, network: u32) {

@@ -7,11 +7,9 @@ use aya_log_ebpf::{debug, trace};
 use lb_common::addr::Ip;
 use lb_common::event::{Hook, Redirect, Return, Verdict, verdict_counter};
 
+use crate::fib::FAMILIES;
 use crate::kernel::add_one;
 
-/// The families of a next hop.
-const AF_INET: u32 = 2;
-const AF_INET6: u32 = 10;
 /// An interface index that no interface has.
 const NOWHERE: u32 = i32::MAX as u32;
 
@@ -96,11 +94,12 @@ fn to_neighbour(device: u32, gateway: &Ip) -> i32 {
         // SAFETY: the helper only records where the packet is to go (kernel 5.10).
         return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
     }
+    let [family4, family6] = FAMILIES.map(u32::from);
     let mut hop = if gateway.is_v4() {
-        [AF_INET, gateway.last_word(), 0, 0, 0]
+        [family4, gateway.last_word(), 0, 0, 0]
     } else {
         let [a, b, c, d] = gateway.words();
-        [AF_INET6, a, b, c, d]
+        [family6, a, b, c, d]
     };
     let length = size_of_val(&hop) as i32;
     // SAFETY: as above; it reads `length` bytes, laid out as `struct bpf_redir_neigh`.

@@ -37,7 +37,7 @@ pub(crate) fn follow_path(context: TcContext) -> i32 {
     tc(&context, Stage::Follow)
 }
 
-/// Begins a flow.
+/// Begins a flow: chooses the backend and writes the entries.
 #[classifier]
 pub(crate) fn begin_path(context: TcContext) -> i32 {
     tc(&context, Stage::Begin)

@@ -113,8 +113,8 @@ fn load_l3(ebpf: &mut Ebpf, options: &LoadOptions<'_>) -> Result<(), Error> {
     }
     connect_l3_paths(ebpf)?;
     // One of the two may be pinned already, if an earlier agent was killed between both.
-    let missing = L3.into_iter().filter(|name| !options.programs.join(name).exists());
-    missing.into_iter().try_for_each(|name| pin_program(ebpf, name, options.programs))
+    let mut missing = L3.into_iter().filter(|name| !options.programs.join(name).exists());
+    missing.try_for_each(|name| pin_program(ebpf, name, options.programs))
 }
 
 /// Opens the object over the pinned maps; its programs are not verified yet.

@@ -178,6 +178,8 @@ pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u
 }
 
 /// Bytes of the largest IP packet that segmentation offload makes of this plain one.
+///
+/// VERIFIER: beside [`length_of_any`], since it refuses a pointer into the packet at the offset of a variable.
 #[inline(always)]
 fn length<P: Packet>(packet: &P, view: &View) -> Option<u16> {
     let segment = packet.segment();

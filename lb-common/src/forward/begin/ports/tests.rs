@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::format;
+use std::vec::Vec;
 
 use super::{NEXT, ROUND, source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
@@ -103,8 +104,7 @@ fn search_beside(change: impl FnOnce(&mut Flow, u64)) -> bool {
     };
     let all = tables.all_flows();
     let kept = |key: &FlowKey| all[key].seen;
-    let keys: std::vec::Vec<FlowKey> =
-        (ports.0..=ports.1).map(|port| of_port(Port::new(port))).collect();
+    let keys: Vec<FlowKey> = (ports.0..=ports.1).map(|port| of_port(Port::new(port))).collect();
     let oldest = *keys.iter().min_by_key(|key| kept(key)).unwrap();
     let tuple = Tuple::new(at("203.0.113.9:50100"), at(world::REMOTE4));
     let wish = wish(&tuple, Protocol::TCP);
@@ -193,23 +193,29 @@ fn translated_source_is_never_the_server_itself() {
 }
 
 /// A collector gets datagrams and never answers. Another flow that needs a port takes that of an older one.
-#[test]
-fn unanswered_flow_in_use_keeps_its_port() {
+/// A UDP `NodePort` whose backend is on another node, with two source ports.
+fn two_ports() -> Fake {
     let mut tables = Fake::node();
     let service = tables.add_service(1, &[(world::REMOTE4, false)]);
     tables.node_port(world::NODE4, Protocol::UDP, service);
     tables.settings.node.set_source_ports(Port::new(61_000), Port::new(61_001));
-    let sends = |tables: &Fake, number: u16, seconds: u64| {
-        tables.clock.set(tables.clock.get() + seconds * 1_000_000_000);
-        let client = format!("203.0.113.9:{}", 50_000 + number);
-        let datagram = |to: &str| Datagram::new(at(&client), at(to), Transport::Udp(true));
-        let comes = step(Hook::ExternalIngress, &datagram(world::NODE4));
-        let leaves = step(Hook::ExternalEgress, &datagram(world::REMOTE4));
-        let _followed = run(&comes, tables);
-        let (verdict, packet) = run(&leaves, tables);
-        assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
-        packet
-    };
+    tables
+}
+
+/// The datagram of a client, by its number, as it leaves to the backend `seconds` later.
+fn sends(tables: &Fake, number: u16, seconds: u64) -> Vec<u8> {
+    tables.clock.set(tables.clock.get() + seconds * 1_000_000_000);
+    let client = format!("203.0.113.9:{}", 50_000 + number);
+    let datagram = |to: &str| Datagram::new(at(&client), at(to), Transport::Udp(true));
+    let _followed = run(&step(Hook::ExternalIngress, &datagram(world::NODE4)), tables);
+    let (verdict, packet) = run(&step(Hook::ExternalEgress, &datagram(world::REMOTE4)), tables);
+    assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
+    packet
+}
+
+#[test]
+fn unanswered_flow_in_use_keeps_its_port() {
+    let tables = two_ports();
     let first = sends(&tables, 0, 0);
     for _ in 0..5 {
         assert_eq!(sends(&tables, 0, 10), first);
@@ -225,24 +231,11 @@ fn unanswered_flow_in_use_keeps_its_port() {
 #[test]
 fn unanswered_flow_keeps_its_port_for_its_life() {
     for number in 1..20 {
-        let mut tables = Fake::node();
-        let service = tables.add_service(1, &[(world::REMOTE4, false)]);
-        tables.node_port(world::NODE4, Protocol::UDP, service);
-        tables.settings.node.set_source_ports(Port::new(61_000), Port::new(61_001));
+        let mut tables = two_ports();
         tables.settings.node.lifetimes.unreplied = 300;
-        let sends = |number: u16| {
-            let client = format!("203.0.113.9:{}", 50_000 + number);
-            let datagram = |to: &str| Datagram::new(at(&client), at(to), Transport::Udp(true));
-            let _new = run(&step(Hook::ExternalIngress, &datagram(world::NODE4)), &tables);
-            let leaves = step(Hook::ExternalEgress, &datagram(world::REMOTE4));
-            let (verdict, packet) = run(&leaves, &tables);
-            assert_eq!(verdict, Verdict::Translated(Translation::Masquerade));
-            packet
-        };
-        let first = sends(0);
-        tables.clock.set(tables.clock.get() + 100_000_000_000);
-        let ports = |packet: &[u8]| packet[34..36].to_vec();
-        assert_ne!(ports(&sends(number)), ports(&first), "{number}");
+        let port = |packet: Vec<u8>| packet[34..36].to_vec();
+        let first = port(sends(&tables, 0, 0));
+        assert_ne!(port(sends(&tables, number, 100)), first, "{number}");
     }
 }
 
