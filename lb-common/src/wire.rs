@@ -156,8 +156,8 @@ const fn is_transport(protocol: Protocol) -> bool {
 /// identification in a fragment header.
 ///
 /// A later fragment names the header that follows the fragment header in the first fragment, and only the first
-/// fragment contains that header. Where it is no transport protocol, UDP is assumed, the only one that is sent in
-/// fragments behind options.
+/// fragment contains that header. Behind destination options UDP is assumed, the only protocol that is sent in
+/// fragments behind them. Fragments of other protocols, such as ESP, are for no Service.
 #[inline(never)]
 pub(crate) fn extensions<P: Packet>(
     packet: &P,
@@ -183,8 +183,12 @@ pub(crate) fn extensions<P: Packet>(
                 id.at = view.behind + 4;
                 view.behind += 8;
                 if view.piece == Piece::Later {
-                    let next = Protocol(next);
-                    view.protocol = if is_transport(next) { next } else { Protocol::UDP };
+                    view.protocol = match Protocol(next) {
+                        Protocol(DESTINATION) => Protocol::UDP,
+                        next if is_transport(next) => next,
+                        // Without a first fragment that is parsed, nothing would ever release it.
+                        _ => return Err(PassReason::OtherProtocol),
+                    };
                     return Ok(());
                 }
             }
@@ -200,13 +204,28 @@ pub(crate) fn extensions<P: Packet>(
     if is_transport(view.protocol) { Ok(()) } else { Err(PassReason::OtherProtocol) }
 }
 
+/// Whether a first fragment ends inside of its transport header.
+#[inline(always)]
+fn ends_early<P: Packet>(packet: &P, view: &View) -> bool {
+    let needed = match view.protocol {
+        Protocol::TCP => 20,
+        Protocol::SCTP => 12,
+        _ => 8,
+    };
+    // Behind the end, a link may have padded the packet.
+    view.end(packet).is_none_or(|end| view.behind as usize + needed > end)
+}
+
 /// Reads the fields of the transport header that later decisions need.
 #[inline(always)]
 fn transport<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassReason> {
     let tuple = &mut headers.key.tuple;
     let view = &mut headers.view;
     (tuple.source_port, tuple.destination_port) = (Port::NONE, Port::NONE);
-    if view.piece == Piece::Later {
+    if view.piece == Piece::First && ends_early(packet, view) {
+        view.piece = Piece::Short;
+    }
+    if matches!(view.piece, Piece::Later | Piece::Short) {
         return Ok(());
     }
     let header: [u8; 8] = view.read(packet, 0).ok_or(PassReason::Malformed)?;

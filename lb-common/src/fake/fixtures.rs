@@ -27,6 +27,7 @@ mod flows;
 mod forged_sources;
 mod fragments;
 mod fragments_with_options;
+mod fragments_without_ports;
 mod handshakes;
 mod host;
 mod host_exits;
@@ -79,6 +80,7 @@ pub fn all() -> Vec<Fixture> {
         collided::all(),
         fragments::all(),
         fragments_with_options::all(),
+        fragments_without_ports::all(),
         host::all(),
         delivery::all(),
         answers::all(),

@@ -46,7 +46,8 @@ pub struct Ports {
     pub source: Port,
     /// Destination port; none before the first fragment has arrived.
     pub destination: Port,
-    /// How many fragments in `HELD_FRAGMENTS` wait for the first one, or to be sent on behind it.
+    /// How many fragments in `HELD_FRAGMENTS` wait for the first one, or to be sent on behind it; or
+    /// [`Ports::NONE_WAITS`].
     pub held: u16,
     /// [`Ports::time`] when it was written.
     pub written: u16,
@@ -60,6 +61,14 @@ impl Ports {
     /// Steps of [`Ports::time`] for which the entry is valid: 30 seconds, as long as Linux waits for the rest of a
     /// datagram (ipv4(7), `ipfrag_time`; RFC 8200 4.5 allows 60 at most).
     const AGE: u16 = 28;
+    /// In `held`: the first fragment had no ports, so no other one is to wait for it.
+    pub const NONE_WAITS: u16 = Held::QUEUE + 1;
+
+    /// The number of fragments that are held.
+    #[inline(always)]
+    pub const fn waiting(&self) -> u16 {
+        if self.held > Held::QUEUE { 0 } else { self.held }
+    }
 
     /// Makes the entry one of an earlier datagram.
     #[inline(always)]

@@ -13,6 +13,8 @@ pub enum Piece {
     Whole,
     /// The first fragment, which carries the ports.
     First,
+    /// A first fragment that ends inside of its transport header, as port scanners send it.
+    Short,
     /// A later fragment.
     Later,
 }

@@ -56,22 +56,40 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
         // The stack gets the fragment unchanged: ports are never guessed.
         return Err(Verdict::Pass(PassReason::UnknownFragment));
     }
+    if headers.view.piece == Piece::Short {
+        // Without frontends at the address no fragment waits. The ports of an earlier datagram must not count.
+        if known.held > 0
+            || has_first
+            || may_be_frontend(tables, settings, headers, &mut choice.frontend)
+        {
+            leave_whole(tables, fragment);
+        }
+        return Err(Verdict::Pass(PassReason::Malformed));
+    }
+    let held = known.waiting();
     // The ports are known already, so this is a copy of the first fragment: it carries a held one (ADR 0014).
-    if known.held > 0 && has_first {
-        return carry(packet, tables, headers, fragment, known.held);
+    if held > 0 && has_first {
+        return carry(packet, tables, headers, fragment, held);
     }
     // A first fragment that matches no frontend is remembered too, so that its later ones are not held (ADR 0014), and
     // do not get the ports of an earlier datagram.
-    if known.held > 0
-        || has_first
-        || may_be_frontend(tables, settings, headers, &mut choice.frontend)
-    {
-        write(tables, headers, fragment, known.held, Span::of(packet, headers).end);
+    if held > 0 || has_first || may_be_frontend(tables, settings, headers, &mut choice.frontend) {
+        write(tables, headers, fragment, held, Span::of(packet, headers).end);
     }
-    if known.held > 0 && packet.requeue().is_some() {
+    if held > 0 && packet.requeue().is_some() {
         tables.count(Event::FragmentsReleased);
     }
     Ok(())
+}
+
+/// Records that no fragment of a datagram is to wait: nothing would release it, since the first one has no ports.
+#[inline(always)]
+fn leave_whole<T: Clock + Fragments + Node + Services>(tables: &T, fragment: &Fragment) {
+    let written = Ports::time(tables.now());
+    let left = Ports { held: Ports::NONE_WAITS, written, ..Ports::default() };
+    if !tables.put_fragment(fragment, &left) {
+        tables.count(Event::FragmentTableFull);
+    }
 }
 
 /// Records that a later fragment has passed. The entry ends with the last one if all have passed in order: a sender may
@@ -203,12 +221,17 @@ pub(in crate::forward) fn recall<T: Clock + Fragments + Node + Services>(
 ) -> Step<()> {
     let fragment = key(headers);
     let known = known(tables, &fragment);
+    if headers.view.piece != Piece::Later
+        && let Some(mut earlier) = known
+    {
+        earlier.end(tables.now());
+        tables.put_fragment(&fragment, &earlier);
+    }
     if headers.view.piece == Piece::First {
-        if let Some(mut earlier) = known {
-            earlier.end(tables.now());
-            tables.put_fragment(&fragment, &earlier);
-        }
         return Ok(());
+    }
+    if headers.view.piece == Piece::Short {
+        return Err(Verdict::Pass(PassReason::Malformed));
     }
     let ports = known.ok_or(Verdict::Pass(PassReason::UnknownFragment))?;
     headers.key.tuple.source_port = ports.source;
@@ -236,7 +259,7 @@ fn remember_first<T: Clock + Fragments + Node + Services>(
 ) {
     *fragment = key(headers);
     let known = known(tables, fragment).unwrap_or_default();
-    write(tables, headers, fragment, known.held, known.passed);
+    write(tables, headers, fragment, known.waiting(), known.passed);
 }
 
 #[inline(always)]
