@@ -15,7 +15,9 @@ use crate::wire::{ETHERNET, Headers, IPV4, IPV6, View};
 /// Offset of the hop limit in an IPv4 header.
 const HOPS_V4: usize = 8;
 /// Offset of the hop limit in an IPv6 header.
-const HOPS_V6: usize = 7;
+pub(in crate::forward) const HOPS_V6: usize = 7;
+/// Bytes of a hop-by-hop header that holds the option of a jumbogram (RFC 2675 2).
+const HOP_BY_HOP: usize = 8;
 /// Bytes of a UDP header (RFC 768).
 const UDP: usize = 8;
 /// Bytes of the common header of SCTP (RFC 9260 3.1).
@@ -174,7 +176,16 @@ pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u
         Protocol::SCTP => SCTP,
         _ => UDP,
     };
-    at_most(behind - link + transport + segment)
+    let removed = if is_jumbogram(packet, view, link) { HOP_BY_HOP } else { 0 };
+    at_most(behind - link - removed + transport + segment)
+}
+
+/// Whether a packet has the hop-by-hop header by which Linux since 5.19 knows IPv6 packets of more than 64 KiB, and which
+/// segmentation removes (`ipv6_has_hopopt_jumbo` in `include/net/ipv6.h`). Newer versions add none.
+#[inline(always)]
+fn is_jumbogram<P: Packet>(packet: &P, view: &View, link: usize) -> bool {
+    // The payload length, the next header and the hop limit.
+    !view.v4 && !view.plain && matches!(packet.read_at(link + 4), Some([0, 0, 0, _]))
 }
 
 /// Bytes of the largest IP packet that segmentation offload makes of this plain one.

@@ -156,6 +156,31 @@ fn packet_of_the_host_to_be_split_is_as_large_as_its_parts() {
     }
 }
 
+/// Linux marks IPv6 packets of more than 64 KiB by a header that their parts do not have.
+#[test]
+fn parts_of_a_jumbogram_of_the_host_have_no_hop_by_hop_header() {
+    let largest = usize::from(world::OUT_MTU) - 40 - 20;
+    let verdict = |payload_length: [u8; 2], segment| {
+        let mut tables = node(world::LOCAL6, true);
+        let own = at("[fd00:c0::10]:45000");
+        tables.addresses.insert(own.ip, address::NODE);
+        let asks = Datagram::new(own, at(world::CLUSTER6), Transport::Tcp(tcp::SYN));
+        let mut data = asks.build();
+        data.splice(54..54, [data[20], 0, 0xc2, 4, 0, 1, 0, 0]).for_each(drop);
+        data[18..20].copy_from_slice(&payload_length);
+        data[20] = 0;
+        let mut packet = bytes(data, &tables);
+        (packet.from_host, packet.segment) = (true, segment);
+        egress(&mut packet, &tables, &mut Scratch::default(), Role::External)
+    };
+    let [fits, large] =
+        [Verdict::Redirected(Redirect::FromHost), Verdict::Returned(Return::TooBig)];
+    assert_eq!(verdict([0, 0], largest), fits);
+    assert_eq!(verdict([0, 0], largest + 1), large);
+    assert_eq!(verdict([0, 28], largest - 8), fits);
+    assert_eq!(verdict([0, 28], largest - 7), large, "an ordinary hop-by-hop header stays");
+}
+
 /// The kernel must look up the route where the packet needs one of its own: for IPv6, and behind an interface without a
 /// link-layer header.
 #[test]
