@@ -13,7 +13,7 @@ use crate::tables::Node;
 use crate::wire::{ETHERNET, Headers, IPV4, IPV6, View};
 
 /// Offset of the hop limit in an IPv4 header.
-const HOPS_V4: usize = 8;
+pub(in crate::forward) const HOPS_V4: usize = 8;
 /// Offset of the hop limit in an IPv6 header.
 pub(in crate::forward) const HOPS_V6: usize = 7;
 /// Bytes of a hop-by-hop header that holds the option of a jumbogram (RFC 2675 2).

@@ -9,6 +9,7 @@ use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::forward::exit::{self, ExitTo, next_hop, rewrite};
+use crate::forward::rare::reject::HOPS;
 use crate::forward::rare::{host, quoted};
 use crate::forward::seek::follow;
 use crate::forward::{Found, Quoted, Refusal, Role, Scratch, Step, choose, ready};
@@ -177,7 +178,9 @@ fn echo<P: Packet, T: Tables>(
             Verdict::Pass(PassReason::NotOurs)
         });
     }
-    if tuple.is_impossible() {
+    // No host has the address of another Service. A fragment between two of them would be answered for ever, by two
+    // nodes in turn: it names no type that an answer could change.
+    if tuple.is_impossible() || tables.knows(&Frontend::cluster_address(tuple.source)) {
         return Err(Verdict::Pass(PassReason::Martian));
     }
     if !settings.has(Settings::ANSWER_ECHO) {
@@ -194,7 +197,8 @@ fn echo<P: Packet, T: Tables>(
 #[inline(always)]
 fn reply<P: Packet>(packet: &mut P, headers: &Headers, new: &Tuple) -> Option<()> {
     let view = &headers.view;
-    let header = rewrite::header(packet, view);
+    let mut header = rewrite::header(packet, view);
+    header.checksum = begin_hops(packet, header)?;
     rewrite::write_addresses(packet, header, &headers.key.tuple, new)?;
     if view.piece == Piece::Later {
         return Some(());
@@ -205,6 +209,20 @@ fn reply<P: Packet>(packet: &mut P, headers: &Headers, new: &Tuple) -> Option<()
     // The two addresses change places, so the sum of the pseudo-header stays the same.
     let change = Difference::NONE.replace_u16([kind, code], [answer, code]);
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
+}
+
+/// Gives a packet the hops of a new one: the sender of a request may have counted them, as `traceroute -I` does. Returns
+/// the IPv4 header checksum.
+#[inline(always)]
+fn begin_hops<P: Packet>(packet: &mut P, header: rewrite::Header) -> Option<[u8; 2]> {
+    let at = header.at + if header.v4 { next_hop::HOPS_V4 } else { next_hop::HOPS_V6 };
+    let [hops]: [u8; 1] = packet.read(at)?;
+    packet.write(at, [HOPS])?;
+    if header.v4 {
+        return Some(Difference::NONE.replace_u16([hops, 0], [HOPS, 0]).apply(header.checksum));
+    }
+    packet.summed(Difference::NONE.replace_u16([0, hops], [0, HOPS]));
+    Some(header.checksum)
 }
 
 /// The offset of the packet that a redirect is about.

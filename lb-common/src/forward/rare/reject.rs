@@ -50,7 +50,7 @@ const PORT_UNREACHABLE_V4: Message = [3, 3, 0, 0, 0, 0];
 /// ICMPv6 destination unreachable, port unreachable (RFC 4443 3.1).
 const PORT_UNREACHABLE_V6: Message = [1, 4, 0, 0, 0, 0];
 /// Hop limit of the packets that this module makes.
-const HOPS: u8 = 64;
+pub(super) const HOPS: u8 = 64;
 
 /// Ends the path of a packet that is refused, as `scratch.refusal` says.
 #[inline(always)]
