@@ -116,6 +116,14 @@ pub struct Service {
 plain!(Service = 40 { id, flags, affinity, generation, cluster, local });
 const _: () = assert!(align_of::<Service>() == 4);
 
+impl Service {
+    /// Whether any endpoint is usable, on this node or elsewhere.
+    #[inline(always)]
+    pub const fn has_endpoints(&self) -> bool {
+        self.cluster.members != 0 || self.flags.has(Flags::ANYWHERE)
+    }
+}
+
 /// Bits of [`Service::flags`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

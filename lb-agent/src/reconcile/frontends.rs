@@ -208,7 +208,12 @@ impl FrontendClaims {
             };
             let node_port =
                 Frontend::new(frontend.ip.any_of_family(), frontend.port, frontend.protocol);
-            if old.is_none() && node_port != *frontend && self.written.contains_key(&node_port) {
+            let begins = service.is_some_and(|service| service.has_endpoints())
+                && old.is_some_and(|old| !old.has_endpoints());
+            if (old.is_none() || begins)
+                && node_port != *frontend
+                && self.written.contains_key(&node_port)
+            {
                 // At this address the port belonged to the NodePort.
                 self.ranges.count_removal();
             }

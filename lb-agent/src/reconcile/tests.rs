@@ -96,9 +96,18 @@ fn frontend_that_hides_a_node_port_moves_its_flows() {
     assert_eq!(epoch(&world), before, "another port");
     let at_the_port = FrontendPlan { port: 30_000, ..hidden.frontends.remove(0) };
     let mut hides = plan(3, Protocol::UDP, 0, &[(3, 2)]);
-    hides.frontends = vec![at_the_port];
+    let mut empty = plan(3, Protocol::UDP, 0, &[]);
+    (hides.frontends, empty.frontends) = (vec![at_the_port.clone()], vec![at_the_port]);
+    empty.anywhere = false;
+    world.plan(vec![change(3, Some(empty))]);
+    let before_endpoints = epoch(&world);
+    assert_ne!(before_endpoints, before);
+    world.plan(vec![change(3, Some(hides.clone()))]);
+    let hidden = epoch(&world);
+    assert_ne!(hidden, before_endpoints, "without endpoints it did not hide the port");
+    hides.affinity = Some(60);
     world.plan(vec![change(3, Some(hides))]);
-    assert_ne!(epoch(&world), before);
+    assert_eq!(epoch(&world), hidden, "still hidden");
 }
 
 #[test]

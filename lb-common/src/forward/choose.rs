@@ -67,11 +67,25 @@ pub(super) fn locate<T: Clock + Node + Services>(
     }
     let is_there = tables.service(&choice.frontend, &mut choice.service);
     let is_draining = is_there && choice.service.flags.has(Flags::DRAINING);
-    // An address wins over a `NodePort` (contract 3.2). With `HOST` a process of this node listens there, as NodeLocal
-    // DNSCache does.
     if is_there && !is_draining {
-        let is_hosts = choice.service.flags.has(Flags::HOST);
-        return if is_hosts { Err(Refusal::Pass(PassReason::NotOurs)) } else { Ok(()) };
+        let Service { flags, .. } = choice.service;
+        // A process of this node listens there, as NodeLocal DNSCache does.
+        if flags.has(Flags::HOST) {
+            return Err(Refusal::Pass(PassReason::NotOurs));
+        }
+        // An address wins over a `NodePort`, unless only the latter has endpoints (contract 3.2). Source ranges hold
+        // without endpoints, too.
+        let wins = choice.service.has_endpoints() || flags.has(Flags::SOURCE_RANGES);
+        if wins || !is_in_ranges || !is_node_port(tables, settings, choice) {
+            return Ok(());
+        }
+        choice.frontend.ip = ip.any_of_family();
+        if tables.service(&choice.frontend, &mut choice.service) && choice.service.has_endpoints() {
+            return Ok(());
+        }
+        choice.frontend.ip = ip;
+        let is_there = tables.service(&choice.frontend, &mut choice.service);
+        return if is_there { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
     }
     // A removed frontend begins no flow, unless a `NodePort` or a range has an entry for its address.
     let rest = if is_draining { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
@@ -79,9 +93,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
         return rest;
     }
     // Other addresses of the node serve no `NodePorts`: packets to them are left to the stack (contract 3.5).
-    if settings.services.may_be_node_port(choice.frontend.port)
-        && tables.address(&ip) & address::NODE_PORTS != 0
-    {
+    if is_node_port(tables, settings, choice) {
         choice.frontend.ip = ip.any_of_family();
         if tables.service(&choice.frontend, &mut choice.service) {
             return Ok(());
@@ -105,6 +117,13 @@ pub(super) fn locate<T: Clock + Node + Services>(
         // A ServiceCIDR may contain addresses of this node: kube-proxy's rules drop nothing that comes in to these.
         Err(Refusal::Pass(PassReason::NotOurs))
     }
+}
+
+/// Whether the address of `choice.frontend` serves `NodePorts`, and its port may be one.
+#[inline(always)]
+fn is_node_port<T: Node>(tables: &T, settings: &Settings, choice: &Choice) -> bool {
+    settings.services.may_be_node_port(choice.frontend.port)
+        && tables.address(&choice.frontend.ip) & address::NODE_PORTS != 0
 }
 
 /// Finds the service of `choice.frontend`, whose address is a loopback one: that of a `NodePort`, where the settings
