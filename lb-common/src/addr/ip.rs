@@ -200,6 +200,13 @@ impl Ip {
         *self == self.any_of_family()
     }
 
+    /// Whether the address is a link-local one of IPv6 (RFC 4291 2.5.6).
+    #[inline(always)]
+    pub const fn is_link_local(&self) -> bool {
+        let [w0, ..] = self.words();
+        w0 & 0xffc0_0000_u32.to_be() == 0xfe80_0000_u32.to_be()
+    }
+
     /// Whether the address is invalid as a source on a wire (RFC 1122 3.2.1.3, RFC 4291 2.5 and 2.7), by Linux's rules:
     /// loopback, unspecified, multicast, and of IPv4 also 0.0.0.0/8 and 255.255.255.255.
     #[inline(always)]

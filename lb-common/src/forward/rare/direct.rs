@@ -328,8 +328,11 @@ pub(in crate::forward) fn is_untranslated<P: Packet, T: Clock + Filters>(
     if headers.view.is_opening() {
         return false;
     }
-    if settings.node.may_be_own(&headers.key.tuple.destination) {
-        return is_own(packet, tables, settings, &headers.key, true);
+    let to = &headers.key.tuple.destination;
+    let may_be_own = settings.node.may_be_own(to);
+    // The filter has no link-local addresses, and egress records none.
+    if may_be_own || to.is_link_local() {
+        return is_own(packet, tables, settings, &headers.key, may_be_own);
     }
     // Datagrams towards another address begin flows at once, as with kube-proxy, which deletes their conntrack entries.
     headers.key.protocol == Protocol::TCP && follows_record(tables, settings, &headers.key)

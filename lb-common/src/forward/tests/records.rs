@@ -5,7 +5,7 @@ use std::vec::Vec;
 
 use super::step;
 use crate::addr::Protocol;
-use crate::config::Settings;
+use crate::config::{Settings, address};
 use crate::event::{Hook, PassReason, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Transport, at, run, world};
 use crate::flow::{Flow, Tuple};
@@ -172,4 +172,22 @@ fn look_ups(affinity: u32) -> u64 {
 #[test]
 fn affinity_of_a_confirmed_client_is_looked_up() {
     assert_eq!(look_ups(60), look_ups(0) + 2);
+}
+
+/// Link-local addresses are in no filter: a router sends to a socket at one, whose port is that of a `NodePort`.
+#[test]
+fn reply_to_a_socket_at_a_link_local_address_begins_no_flow() {
+    let (router, own) = (at("[fe80::1]:179"), at("[fe80::10]:30080"));
+    let mut tables = Fake::node();
+    let service = tables.add_service(1, &[(world::LOCAL6, true)]);
+    tables.node_port(world::NODE6, Protocol::TCP, service);
+    tables.addresses.insert(own.ip, address::NODE | address::NODE_PORTS);
+    let segment = Datagram::new(router, own, Transport::Tcp(tcp::ACK)).build();
+    let new = Verdict::Translated(Translation::NewFlow);
+    assert_eq!(run(&step(Hook::ExternalIngress, segment.clone()), &tables).0, new);
+    tables.flows.take();
+    tables.transient.take();
+    tables.sockets.insert((Protocol::TCP, Tuple::new(router, own)));
+    let pass = Verdict::Pass(PassReason::NotOurs);
+    assert_eq!(run(&step(Hook::ExternalIngress, segment), &tables).0, pass);
 }
