@@ -74,10 +74,10 @@ macro_rules! maps {
                 32_768, Memory by Programs, "the ports of fragmented packets";
             HELD_FRAGMENTS(held_fragments): LruHash<$crate::flow::Fragment, $crate::flow::Held>,
                 $crate::flow::HELD_FRAGMENTS, Fixed by Programs, "fragments that wait for the first of their packet";
-            BACKEND_FILTER(backend_filter): Array<u32, $crate::hash::LineOfPorts>,
+            BACKEND_FILTER(backend_filter): Array<u32, $crate::hash::EndpointBits>,
                 $crate::hash::ENDPOINT_BITS / 64, Filter by Agent,
                 "one bit for each address and port that a backend had";
-            IN_USE(in_use): Array<u32, $crate::service::Line>,
+            IN_USE(in_use): Array<u32, $crate::hash::BackendBytes>,
                 $crate::hash::BACKEND_LINES, Filter by Programs,
                 "one byte for each backend, set if a flow of this node goes or went to it";
             DIRECT_SEEN(direct_seen): Array<u32, u64>,

@@ -198,7 +198,7 @@ impl Filters for Kernel {
         let (line, byte) = hash::backend_byte(ip, port);
         let line = IN_USE.get_ptr(line);
         // SAFETY: a byte of a live element.
-        line.is_some_and(|line| unsafe { (*line)[byte] } != 0)
+        line.is_some_and(|line| unsafe { (*line).0[byte] } != 0)
     }
 
     #[inline(always)]
@@ -207,9 +207,9 @@ impl Filters for Kernel {
         let Some(line) = IN_USE.get_ptr_mut(line) else { return };
         // A store takes the line from all other CPUs, which read it for packets of the backend.
         // SAFETY: a byte of a live element.
-        if unsafe { (*line)[byte] } == 0 {
+        if unsafe { (*line).0[byte] } == 0 {
             // SAFETY: as above; all writers write the same value.
-            unsafe { (*line)[byte] = 1 };
+            unsafe { (*line).0[byte] = 1 };
         }
     }
 

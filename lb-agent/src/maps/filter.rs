@@ -5,8 +5,7 @@ use std::os::fd::AsFd as _;
 
 use aya::Pod;
 use aya::maps::MapData;
-use lb_common::hash::LineOfPorts;
-use lb_common::service::Line;
+use lb_common::hash::{BackendBytes, EndpointBits};
 
 use super::raw::Raw;
 use super::walk::walk;
@@ -21,19 +20,19 @@ pub(super) trait Bits: Pod + Default {
     fn unite(&mut self, more: &Self);
 }
 
-impl Bits for Raw<LineOfPorts> {
-    const ALL: Self = Self(LineOfPorts(u64::MAX));
+impl Bits for Raw<EndpointBits> {
+    const ALL: Self = Self(EndpointBits(u64::MAX));
 
     fn unite(&mut self, more: &Self) {
         self.0.0 |= more.0.0;
     }
 }
 
-impl Bits for Raw<Line> {
-    const ALL: Self = Self([u8::MAX; size_of::<Line>()]);
+impl Bits for Raw<BackendBytes> {
+    const ALL: Self = Self(BackendBytes([u8::MAX; size_of::<BackendBytes>()]));
 
     fn unite(&mut self, more: &Self) {
-        self.0.iter_mut().zip(more.0).for_each(|(byte, more)| *byte |= more);
+        self.0.0.iter_mut().zip(more.0.0).for_each(|(byte, more)| *byte |= more);
     }
 }
 

@@ -8,7 +8,7 @@ use aya::maps::lpm_trie::Key;
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings};
 use lb_common::flow::{Affinity, Client};
-use lb_common::hash::{self, LineOfPorts};
+use lb_common::hash::{self, EndpointBits};
 use lb_common::maps::name;
 use lb_common::service::Backend;
 
@@ -115,14 +115,14 @@ impl Maps {
         if marked == word {
             return Ok(());
         }
-        let marked = Raw(LineOfPorts(marked));
+        let marked = Raw(EndpointBits(marked));
         self.backend_filter.set(bit / 64, marked, 0).map_err(named(name::BACKEND_FILTER))
     }
 
     /// Sets the bits of rows of an earlier run where they are missing: the earlier filter may have been lost.
     pub fn mark_endpoints(&mut self, rows: &[Backend]) -> Result<()> {
         // The filter is read in one call, because a system call for each row would take long on large clusters.
-        let words: Vec<Raw<LineOfPorts>> =
+        let words: Vec<Raw<EndpointBits>> =
             elements(self.backend_filter.data()).map_err(batched(name::BACKEND_FILTER))?;
         let is_set = |bit: u32| {
             words.get((bit / 64) as usize).is_some_and(|word| word.0.0 & 1 << (bit % 64) != 0)
