@@ -126,7 +126,7 @@ names! {
         KeptNeighbour = "kept_neighbour", "no bypass: the stack must resolve the next hop first";
         KeptRoute = "kept_route", "no bypass: no route, or one that needs the stack";
         KeptDevice = "kept_device", "no bypass: the outgoing interface does not support it";
-        KeptLink = "kept_link", "no bypass: VLAN-tagged, or addressed to another link-layer address";
+        KeptLink = "kept_link", "no bypass: VLAN-tagged, or at XDP perhaps tagged, or addressed to another link-layer address";
         KeptSource = "kept_source", "no bypass: the route back to the source leaves by another interface";
         FragmentTableFull = "fragment_table_full", "no room to remember the ports of a fragmented packet";
         FlowNoMemory = "flow_no_memory", "the kernel had no memory for a flow entry, although the table has room";

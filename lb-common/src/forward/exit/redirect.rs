@@ -70,7 +70,9 @@ fn find_next_hop<P: Packet, T: Clock + Flows + Node>(
     exit: &mut Exit,
 ) -> Result<(), Event> {
     let device = tables.device(packet.device()).ok_or(Event::KeptLink)?;
-    if !next_hop::is_for_us(packet, &headers.view, &device) {
+    // XDP does not see a tag that the card has stripped; the stack would route by the VLAN's interface.
+    let may_be_tagged = packet.is_at_xdp() && device.flags & Device::HAS_UPPER != 0;
+    if may_be_tagged || !next_hop::is_for_us(packet, &headers.view, &device) {
         return Err(Event::KeptLink);
     }
     next_hop::find(packet, headers, to, exit)?;
