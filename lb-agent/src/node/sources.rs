@@ -20,7 +20,8 @@ pub(super) struct SourceAddresses<'a> {
 
 impl<'a> SourceAddresses<'a> {
     /// Returns the default source of a family: a global address of the interface or of its bridge, else the node's
-    /// primary address, else any address of the interface.
+    /// primary address, else a global address of another interface, as the kernel takes one (`inet_select_addr`,
+    /// `ipv6_dev_get_saddr`), else any address of the interface.
     pub(super) fn first(self, v4: bool) -> Ip {
         let is_family = |ip: &IpAddr| ip.is_ipv4() == v4;
         let of = |index| self.usable(index).filter(|own| is_family(&own.ip));
@@ -29,8 +30,12 @@ impl<'a> SourceAddresses<'a> {
         // The kernel, too, prefers an address of the outgoing interface.
         let global = all.find(|own| own.is_global).map(|own| own.ip);
         let node = if v4 { self.primary.v4 } else { self.primary.v6 }.filter(is_family);
+        let others = || {
+            let others = self.view.addresses.iter().filter(|own| is_usable(own) && own.is_global);
+            others.filter(|own| is_family(&own.ip)).min_by_key(|own| own.index).map(|own| own.ip)
+        };
         let any = || own().next().map(|own| own.ip);
-        global.or(node).or_else(any).map_or(Ip::UNSPECIFIED, Ip::from)
+        global.or(node).or_else(others).or_else(any).map_or(Ip::UNSPECIFIED, Ip::from)
     }
 
     /// Returns flags of [`Device`] for the families in which the kernel's route selects the source: those with
@@ -63,7 +68,10 @@ impl<'a> SourceAddresses<'a> {
     }
 
     fn usable(self, index: u32) -> impl Iterator<Item = &'a Address> {
-        let usable = |own: &&Address| own.is_preferred && !own.ip.is_loopback();
-        self.view.addresses_of(index).filter(usable)
+        self.view.addresses_of(index).filter(|own| is_usable(own))
     }
+}
+
+const fn is_usable(own: &Address) -> bool {
+    own.is_preferred && !own.ip.is_loopback()
 }

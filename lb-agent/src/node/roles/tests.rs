@@ -274,6 +274,15 @@ fn sources_prefer_the_device_then_the_node_then_any() {
 }
 
 #[test]
+fn source_is_a_global_address_of_another_interface_before_a_link_local_one() {
+    let mut view = view();
+    view.addresses.push(Address { prefix: 128, ..address(1, "2001:db8::1") });
+    let all = assignments(&view, &node());
+    let eth0 = all.iter().find(|it| it.name == "eth0").unwrap().device;
+    assert_eq!(eth0.source6, Ip::from(ip("2001:db8::1")), "as behind unnumbered links");
+}
+
+#[test]
 fn routes_choose_among_sources_where_there_are_several_networks() {
     let with = |more: &[Address]| {
         let mut view = view();
