@@ -88,7 +88,7 @@ struct CheckedService {
     port: u16,
     answerer: Arc<Answerer>,
     listeners: BTreeMap<SocketAddr, Listener>,
-    failing: BTreeMap<SocketAddr, io::ErrorKind>,
+    failing: BTreeMap<SocketAddr, io::Error>,
     /// Its end also ends the connections, as kube-proxy does (`service_health.go`, `closeAll`): a load balancer that
     /// keeps one open would go on to be told that the Service has endpoints here.
     _open: watch::Sender<()>,
@@ -190,9 +190,20 @@ impl HealthChecks {
         std::mem::take(&mut self.failures)
     }
 
-    /// Returns the number of Services with a failing listener.
-    pub fn failing(&self) -> usize {
-        self.services.values().filter(|service| !service.failing.is_empty()).count()
+    /// Returns the problem for operators: one of the listeners that are failing, and the number of others.
+    pub fn problem(&self) -> Option<String> {
+        let mut failing = self.services.iter().flat_map(|(name, service)| {
+            service.failing.iter().map(move |(address, error)| (name, address, error))
+        });
+        let (service, address, error) = failing.next()?;
+        let others = match failing.count() {
+            0 => String::new(),
+            others => format!("; others that are not: {others}"),
+        };
+        Some(format!(
+            "the health check of Service {service} is not answered on {address}: {error}; a load balancer that probes \
+             this address sends nothing to this node{others}"
+        ))
     }
 
     fn listen(&mut self, name: &ServiceName) {
@@ -241,9 +252,11 @@ impl CheckedService {
                 // A kernel without IPv6 has no address of that family to be probed at.
                 Err(error) if listener::lacks_family(&error) => {}
                 Err(error) => {
-                    if self.failing.insert(address, error.kind()) != Some(error.kind()) {
+                    let earlier = self.failing.get(&address).map(io::Error::kind);
+                    if earlier != Some(error.kind()) {
                         fails(address, &error);
                     }
+                    drop(self.failing.insert(address, error));
                     if !is_partial {
                         self.listeners.retain(|address, _| !sockets.contains_key(address));
                         return;

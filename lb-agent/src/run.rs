@@ -40,6 +40,7 @@ mod handover;
 mod kubernetes;
 mod memory;
 mod newcomers;
+mod node_object;
 mod open_connections;
 mod reload;
 mod servers;
@@ -63,7 +64,9 @@ pub use error::{Error, Outcome};
 use grace_clock::GraceClock;
 pub use handover::{Handover, handed_over};
 use kubernetes::Reporter;
+use node_object::NodeObject;
 use open_connections::OpenConnections;
+use servers::Unbound;
 pub use service_manager::take_priority;
 use service_manager::{ServiceManager, take_resources};
 use start::{
@@ -163,6 +166,8 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
         lifetimes: config.lifetimes(),
         sweep_skips: 0,
         early_drops: EarlyDrops::default(),
+        node_object: NodeObject::default(),
+        unbound: Unbound::default(),
         takeover: takeover::begin(Arc::clone(&shared)).await,
         configured_sizes: config.sizes(),
         memory_problem,

@@ -227,7 +227,8 @@ impl Agent {
         SocketAddr::from(([127, 0, 0, 1], 10_256))
     }
 
-    fn metrics_address() -> SocketAddr {
+    /// Returns the address at which agents serve metrics.
+    pub fn metrics_address() -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 10_249))
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Service, node_object};
-use lb_tests::rig::{Rig, TARGET, ask, matrix, until, until_within};
+use lb_tests::rig::{Rig, TARGET, ask, matrix, refused, until, until_within};
 use lb_tests::topology::{Addresses, Family, Shape, Topology};
 use lb_tests::traffic::{Answer, Ask};
 use lb_tests::wait::wait_until_ok;
@@ -27,6 +27,7 @@ in_both_shapes!(
     node_ports_have_room_before_other_addresses,
     interface_whose_alias_is_no_utf8_is_served,
     services_are_served_without_a_node_object,
+    node_ports_wait_for_the_primary_address_of_the_node_object,
     flows_keep_their_ports_when_the_range_for_sources_changes,
     flows_to_the_other_node_outlive_the_address_that_stood_for_their_client,
 );
@@ -190,6 +191,44 @@ fn services_are_served_without_a_node_object(shape: Shape) -> Result<()> {
     wait_until_ok(SOON, "the health server says that the node is back", || is(200))?;
     served()?;
     agent.ensure_running()
+}
+
+/// At a first start: without a primary address, `NodePorts` would be served at every address of the node.
+fn node_ports_wait_for_the_primary_address_of_the_node_object(shape: Shape) -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(shape))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
+    rig.manifests().apply(&web)?;
+    rig.manifests().delete_node(rig.node(0)?)?;
+    rig.start_agents(&[])?;
+    let has_problem = |text: &str| {
+        let status = rig.agent(0)?.exit_said(&["status"])?;
+        let mut problems = status.lines().filter(|line| line.starts_with("Problem"));
+        ensure!(problems.any(|line| line.contains(text)), "{status}");
+        Ok(())
+    };
+    let node_port =
+        |family| -> Result<SocketAddr> { Ok(rig.node(0)?.addresses().socket(family, NODE_PORT)) };
+    let unserved = || -> Result<()> {
+        for family in Family::ALL {
+            refused(rig.client(), Ask::tcp(node_port(family)?))?;
+        }
+        for (family, protocol) in matrix() {
+            drop(ask(rig.pod(0, 0)?, Ask::new(protocol, web.frontend(family)))?);
+        }
+        Ok(())
+    };
+    wait_until_ok(SOON, "status misses the Node", || has_problem("does not exist"))?;
+    unserved()?;
+    let mut object = node_object(rig.node(0)?);
+    drop(object["status"]["addresses"].take());
+    rig.manifests().write(rig.node(0)?.name(), &[object])?;
+    wait_until_ok(SOON, "status misses the address", || has_problem("names no address"))?;
+    unserved()?;
+    rig.manifests().node(rig.node(0)?)?;
+    for (family, protocol) in matrix() {
+        until(rig.client(), Ask::new(protocol, node_port(family)?), Result::is_ok)?;
+    }
+    wait_until_ok(SOON, "status names no problem", || rig.agent(0)?.has_problems(0))
 }
 
 /// The ports of masqueraded flows are outside of the range that new flows get.

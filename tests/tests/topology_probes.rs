@@ -2,12 +2,13 @@
 //! loopback addresses are probed where they are listed.
 
 use std::io::{ErrorKind, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
+use lb_tests::agent::Agent;
 use lb_tests::campaign;
 use lb_tests::http;
 use lb_tests::rig::Rig;
@@ -139,4 +140,43 @@ fn loopback_address_that_is_listed_is_probed() -> Result<()> {
         ensure!(other.is_err(), "answered at another address: {other:?}");
     }
     Ok(())
+}
+
+/// Load balancers leave the node out, so `status` must say why.
+#[test]
+fn port_of_a_health_check_that_a_process_holds_is_a_problem() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed))?;
+    rig.start_agents(&[])?;
+    let (node, agent) = (rig.node(0)?, rig.agent(0)?);
+    let holds = SocketAddr::new(node.addresses().v4.into(), CHECK);
+    let holder = node.netns().run_in(|| TcpListener::bind(holds))??;
+    rig.manifests().write("checked", &[checked()])?;
+    wait_until_ok(SOON, "status names the port", || {
+        let status = agent.exit_said(&["status"])?;
+        let problem =
+            format!("the health check of Service default/checked is not answered on {holds}");
+        ensure!(status.contains(&problem), "{status}");
+        agent.has_problems(1)
+    })?;
+    drop(holder);
+    wait_until_ok(SOON, "status names no port", || agent.has_problems(0))?;
+    let (status, _) = http::get(node.home(), holds, "/")?;
+    ensure!(status == 503, "the port answers {status}");
+    Ok(())
+}
+
+/// The kubelet, or a scraper, gets the answers of another process meanwhile.
+#[test]
+fn address_of_a_server_that_a_process_holds_is_a_problem() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let holder = rig.node(0)?.netns().run_in(|| TcpListener::bind(Agent::metrics_address()))??;
+    rig.start_agents(&[])?;
+    let agent = rig.agent(0)?;
+    wait_until_ok(SOON, "status names the address", || {
+        let status = agent.exit_said(&["status"])?;
+        ensure!(status.contains("the metrics server cannot listen on"), "{status}");
+        Ok(())
+    })?;
+    drop(holder);
+    wait_until_ok(SOON, "status names no problem", || agent.has_problems(0))
 }

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use ipnet::IpNet;
 
 use crate::config::{Config, DetectLocalMode, NodePortAddresses, Pattern};
+use crate::plan::Family;
 use crate::snapshot::NodeSpec;
 
 /// The primary addresses of a node: the first of each family in its Node object.
@@ -61,6 +62,8 @@ pub struct Identity {
     pub primary: Primary,
     /// The addresses that `primary` in `node_ports` stands for.
     pub node_port_primary: Primary,
+    /// Whether the Node object, or an earlier run, has named a primary address.
+    pub has_primary: bool,
     /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set.
     pub pod_ranges: Vec<IpNet>,
     /// Patterns of `--external-device`; empty if external interfaces are detected.
@@ -109,6 +112,7 @@ impl Identity {
             kept: Vec::new(),
             primary,
             node_port_primary: primary.of_node_ports(config),
+            has_primary: before != Primary::default(),
             pod_ranges: config.cluster_cidr.value.clone(),
             external: config.external_devices.value.clone(),
             pods: config.pod_devices.value.clone(),
@@ -127,8 +131,35 @@ impl Identity {
         self.addresses = node.addresses.iter().chain(&self.kept).copied().collect();
         self.pod_ranges =
             node.pod_cidrs.iter().chain(&config.cluster_cidr.value).copied().collect();
+        self.has_primary |= primary != Primary::default();
         self.primary = primary.or(self.primary).bound(config);
         self.node_port_primary = self.primary.of_node_ports(config);
+    }
+
+    /// Reports whether an address of the node serves `NodePorts` (contract 3.5).
+    pub fn serves_node_ports(&self, ip: IpAddr) -> bool {
+        let Primary { v4, v6 } = self.node_port_primary;
+        let primary = if ip.is_ipv4() { v4 } else { v6 };
+        let is_named = || primary == Some(ip) || self.node_ports.lists(ip);
+        self.node_ports.accepts(ip, primary) && (!self.awaits_primary() || is_named())
+    }
+
+    /// Reports whether `NodePorts` are served on all addresses of the node: for IPv4, then for IPv6.
+    pub fn serves_node_ports_everywhere(&self) -> [bool; 2] {
+        let Primary { v4, v6 } = self.node_port_primary;
+        let is_all =
+            |family, primary| !self.awaits_primary() && self.node_ports.is_all(family, primary);
+        [is_all(Family::V4, v4), is_all(Family::V6, v6)]
+    }
+
+    /// Reports whether `NodePorts` are for a primary address, and none is known. Then only addresses serve them that
+    /// the configuration names.
+    ///
+    /// A family without a primary address is served on all its addresses; without the Node object that would be every
+    /// address of the node, also those towards the Internet. kube-proxy waits for the object (`newNodeManager` in
+    /// `pkg/proxy/node.go`).
+    pub const fn awaits_primary(&self) -> bool {
+        self.node_ports.primary && !self.node_ports.all && !self.has_primary
     }
 }
 
@@ -136,7 +167,6 @@ impl Identity {
 mod tests {
     use super::*;
     use crate::config::Setting;
-    use crate::plan::Family;
 
     #[test]
     fn local_clients_are_detected_as_configured_and_else_by_device() {
@@ -166,8 +196,7 @@ mod tests {
         learn(&mut identity, &[]);
         assert_eq!((identity.primary, identity.addresses.len()), (both, 3));
         assert_eq!(identity.addresses, identity.kept);
-        let primary = identity.primary.v4;
-        assert!(!identity.node_ports.accepts(ip("172.16.0.9"), primary), "not on every address");
+        assert!(!identity.serves_node_ports(ip("172.16.0.9")), "not on every address");
         learn(&mut identity, &["10.0.0.9"]);
         assert_eq!(identity.primary, Primary { v4: Some(ip("10.0.0.9")), ..both });
         assert_eq!(identity.addresses, ["10.0.0.9", "fd00::1"].map(ip));
@@ -176,6 +205,38 @@ mod tests {
         let mut identity = Identity::of(&config, both);
         learn(&mut identity, &["10.0.0.1"]);
         assert_eq!(identity.primary, both);
+    }
+
+    #[test]
+    fn no_address_serves_node_ports_before_a_primary_address_is_known() {
+        let ip = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let config = Config::default();
+        let mut identity = Identity::of(&config, Primary::default());
+        identity.learn(&config, &NodeSpec::default(), Primary::default());
+        assert!(identity.awaits_primary());
+        assert!(!identity.serves_node_ports(ip("172.16.0.9")));
+        assert_eq!(identity.serves_node_ports_everywhere(), [false; 2]);
+        let primary = Primary { v4: Some(ip("10.0.0.1")), v6: None };
+        identity.learn(&config, &NodeSpec::default(), primary);
+        assert!(!identity.awaits_primary() && identity.serves_node_ports(ip("10.0.0.1")));
+        assert_eq!(identity.serves_node_ports_everywhere(), [false, true]);
+
+        let of = |node_ports, bind| {
+            let (node_port_addresses, bind_address) =
+                (Setting::new(node_ports), Setting::new(bind));
+            let config = Config { bind_address, node_port_addresses, ..Config::default() };
+            Identity::of(&config, Primary::default())
+        };
+        let [any, specific] = [ip("0.0.0.0"), ip("10.0.0.5")];
+        let default = NodePortAddresses::default;
+        let identity = of(NodePortAddresses { all: true, ..default() }, any);
+        assert!(!identity.awaits_primary() && identity.serves_node_ports(ip("172.16.0.9")));
+        let cidrs = vec!["172.16.0.0/12".parse().unwrap()];
+        let identity = of(NodePortAddresses { cidrs, ..default() }, any);
+        assert!(identity.serves_node_ports(ip("172.16.0.9")), "named by the configuration");
+        assert!(!identity.serves_node_ports(ip("fd00::9")));
+        let identity = of(default(), specific);
+        assert!(identity.serves_node_ports(specific) && !identity.serves_node_ports(ip("fd00::9")));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use lb_common::addr::Ip;
 use lb_common::config::{Device, address};
 
 use super::hidden::device::Reason;
-use super::identity::{Identity, LocalClients, Primary};
+use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::SourceAddresses;
 use super::view::{Address, Head, Link, LinkKind, NetnsView};
@@ -94,10 +94,8 @@ pub fn kept(
 pub fn addresses(view: &NetnsView, node: &Identity) -> BTreeMap<Ip, u32> {
     let mut all: BTreeMap<Ip, u32> = BTreeMap::new();
     for own in &view.addresses {
-        let Primary { v4, v6 } = node.node_port_primary;
-        let primary = if own.ip.is_ipv4() { v4 } else { v6 };
-        let accepts = node.node_ports.accepts(own.ip, primary);
-        let bits = address::NODE | if accepts { address::NODE_PORTS } else { 0 };
+        let serves = node.serves_node_ports(own.ip);
+        let bits = address::NODE | if serves { address::NODE_PORTS } else { 0 };
         *all.entry(Ip::from(own.ip)).or_default() |= bits;
     }
     all

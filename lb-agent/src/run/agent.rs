@@ -17,7 +17,9 @@ use super::early_drops::EarlyDrops;
 use super::error::End;
 use super::grace_clock::GraceClock;
 use super::kubernetes;
+use super::node_object::NodeObject;
 use super::open_connections::OpenConnections;
+use super::servers::Unbound;
 use super::service_manager::ServiceManager;
 use super::state::State;
 use super::stop::Stop;
@@ -76,6 +78,8 @@ pub(super) struct Agent {
     pub(super) sweep_skips: usize,
     pub(super) takeover: Takeover,
     pub(super) early_drops: EarlyDrops,
+    pub(super) node_object: NodeObject,
+    pub(super) unbound: Unbound,
     /// Configured sizes of maps.
     pub(super) configured_sizes: BTreeMap<String, u32>,
     /// The problem if the memory limit at the start was below what full maps may take.

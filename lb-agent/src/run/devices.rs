@@ -227,12 +227,17 @@ impl Devices {
         };
         let own = self.addresses.written().iter();
         let own = own.filter_map(|(ip, bits)| address(*ip).filter(|ip| is_probed(ip, *bits)));
-        (own.collect(), self.facts.are_all_served())
+        (own.collect(), self.facts.identity.serves_node_ports_everywhere())
     }
 
     /// Returns the node's primary addresses, one of each family.
     pub(super) const fn primary(&self) -> Primary {
         self.facts.identity.primary
+    }
+
+    /// Reports whether no address serves `NodePorts` until a primary address is known.
+    pub(super) const fn awaits_primary(&self) -> bool {
+        self.facts.identity.awaits_primary()
     }
 
     /// Reports whether an interface has the primary address, for each family.

@@ -113,6 +113,11 @@ impl Reporter {
         }
     }
 
+    /// Returns the problem of health check listeners for operators.
+    pub(super) fn problem(&self) -> Option<String> {
+        self.checks.listeners.problem()
+    }
+
     /// Reports an object that could not be decoded: on the Service itself, else on the Node.
     fn unread(&self, tracker: &Tracker, finding: &Finding) {
         let (reason, action) = UNREAD;

@@ -1,8 +1,9 @@
 //! HTTP listeners. A port that is taken does not keep the agent from serving packets: listening is retried.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
@@ -26,12 +27,37 @@ const BACKLOG: u32 = 1_024;
 /// Largest number of connections of one listener.
 const CONNECTIONS: usize = 512;
 
+/// The addresses that could not be bound so far, and the problem of each for operators.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Unbound(Arc<Mutex<BTreeMap<SocketAddr, String>>>);
+
+impl Unbound {
+    pub(super) fn problems(&self) -> Vec<String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    fn record<T>(&self, address: SocketAddr, what: &str, bound: &io::Result<T>) {
+        let mut unbound = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match bound {
+            Ok(_) => drop(unbound.remove(&address)),
+            Err(error) => {
+                let problem = format!(
+                    "the {what} server cannot listen on {address}: {error}; requests there reach another process, \
+                     such as kube-proxy, or none"
+                );
+                drop(unbound.insert(address, problem));
+            }
+        }
+    }
+}
+
 /// Serves a router in a task of its own. Returns an error only if `is_needed` and the address cannot be bound.
 pub(super) fn start(
     address: SocketAddr,
     what: &'static str,
     router: Router,
     is_needed: bool,
+    unbound: &Unbound,
 ) -> io::Result<()> {
     let first = listen(address);
     match &first {
@@ -42,7 +68,7 @@ pub(super) fn start(
         drop(tokio::spawn(accept(first?, router)));
     } else {
         // This task binds again if the address is in use now, for example by a kube-proxy that is being replaced.
-        drop(tokio::spawn(serve(first, address, what, router)));
+        drop(tokio::spawn(serve(first, address, what, router, unbound.clone())));
     }
     Ok(())
 }
@@ -66,9 +92,16 @@ fn listen_with(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener
     socket.listen(BACKLOG)
 }
 
-async fn serve(first: io::Result<TcpListener>, address: SocketAddr, what: &str, router: Router) {
+async fn serve(
+    first: io::Result<TcpListener>,
+    address: SocketAddr,
+    what: &str,
+    router: Router,
+    unbound: Unbound,
+) {
     let mut listener = first;
     loop {
+        unbound.record(address, what, &listener);
         match listener {
             Ok(listener) => return accept(listener, router).await,
             Err(_) => sleep(PAUSE).await,

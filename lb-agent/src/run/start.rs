@@ -84,7 +84,7 @@ pub(super) async fn start_servers(
     for ((reason, what, address), router) in listeners.into_iter().zip(routers) {
         let Some(address) = address else { continue };
         let is_needed = config.bind_hard_fail.value;
-        if let Err(source) = servers::start(address, what, router, is_needed) {
+        if let Err(source) = servers::start(address, what, router, is_needed, &agent.unbound) {
             let text = format!("cannot listen on {address} ({what}): {source}");
             // The Event has kube-proxy's reason. It is awaited, because the process ends after this.
             agent.reporter.events.end(reason, text).await;

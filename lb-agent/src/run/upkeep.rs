@@ -132,10 +132,22 @@ impl Agent {
         problems.extend(self.takeover.problem());
         problems.extend(self.memory_problem.clone());
         problems.extend(self.early_drops.problems(&self.reconciler));
+        problems.extend(self.reporter.problem());
+        problems.extend(self.node_problem());
+        problems.extend(self.unbound.problems());
         Numbers::set(&self.numbers.node_problems, problems.len());
         // Problems are counted at one place, so that metric, probe and status agree.
         self.health.troubles(problems.len(), self.state.stale_kinds());
         self.state.finds_on_node(problems);
+    }
+
+    fn node_problem(&mut self) -> Option<String> {
+        // Before the lists are whole, the object may still come.
+        if !self.tracker.is_synced() {
+            return None;
+        }
+        let (name, is_known) = (&self.tracker.context().name, self.tracker.node().is_some());
+        self.node_object.problem(name, is_known, self.devices.awaits_primary())
     }
 
     /// Leaves `ClusterIP`s that are addresses of this node to the processes that listen there.

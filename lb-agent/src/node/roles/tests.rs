@@ -6,6 +6,7 @@ mod veths;
 use std::net::IpAddr;
 
 use super::*;
+use crate::node::Primary;
 use crate::node::RoutedInterfaces;
 use crate::node::hidden::Hidden;
 
@@ -62,6 +63,7 @@ fn node() -> Identity {
         addresses: vec![ip("192.168.1.5")],
         primary: Primary { v4: Some(ip("192.168.1.5")), v6: None },
         node_port_primary: Primary { v4: Some(ip("192.168.1.5")), v6: None },
+        has_primary: true,
         ..Identity::default()
     }
 }

@@ -11,7 +11,6 @@ use tracing::warn;
 
 use crate::config::Config;
 use crate::node::{Identity, Primary, settings};
-use crate::plan::Family;
 use crate::run::error::Error;
 use crate::snapshot::NodeSpec;
 use crate::syscall::netns_cookie;
@@ -82,13 +81,6 @@ impl Facts {
         let earlier = self.answer_ports.get_or_insert_with(|| ports.clone());
         *earlier = *earlier.start().min(ports.start())..=*earlier.end().max(ports.end());
         earlier.clone()
-    }
-
-    /// Reports whether `NodePorts` are served on all addresses of the node: for IPv4, then for IPv6.
-    pub(super) fn are_all_served(&self) -> [bool; 2] {
-        let Primary { v4, v6 } = self.identity.node_port_primary;
-        let all = |family, primary| self.identity.node_ports.is_all(family, primary);
-        [all(Family::V4, v4), all(Family::V6, v6)]
     }
 }
 
