@@ -13,6 +13,8 @@ use crate::syscall;
 
 /// The tools for nftables and for the older tables, of both families.
 const TOOLS: [&str; 4] = ["iptables-nft", "ip6tables-nft", "iptables-legacy", "ip6tables-legacy"];
+/// An empty chain by which kube-proxy notices that the rules were flushed. `kube-proxy --cleanup` leaves it.
+const CANARY: &str = "KUBE-PROXY-CANARY";
 /// Chains that only kube-proxy creates.
 const OWN: [&str; 11] = [
     "KUBE-SERVICES",
@@ -20,7 +22,7 @@ const OWN: [&str; 11] = [
     "KUBE-NODEPORTS",
     "KUBE-FORWARD",
     "KUBE-PROXY-FIREWALL",
-    "KUBE-PROXY-CANARY",
+    CANARY,
     "KUBE-LOAD-BALANCER",
     "KUBE-NODE-PORT",
     "KUBE-SOURCE-RANGES-FIREWALL",
@@ -36,8 +38,14 @@ const SHARED: [&str; 2] = [MARKING, "KUBE-POSTROUTING"];
 /// A chain that exists in every mode `iptables`, as the older tables store its name.
 const SERVICES: &[u8] = b"KUBE-SERVICES\0";
 
+/// Reports whether a chain of this name shows that kube-proxy's rules are there: only kube-proxy creates it, and removes
+/// it at its cleanup.
+pub(super) fn shows_rules(chain: &str) -> bool {
+    chain != CANARY && is_kube_proxys(chain)
+}
+
 /// Reports whether only kube-proxy creates a chain of this name.
-pub(super) fn is_kube_proxys(chain: &str) -> bool {
+fn is_kube_proxys(chain: &str) -> bool {
     OWN.contains(&chain) || OWN_PREFIXES.iter().any(|prefix| chain.starts_with(prefix))
 }
 
@@ -179,10 +187,11 @@ mod tests {
     fn chains_are_kube_proxys_by_their_names() {
         for own in ["KUBE-SERVICES", "KUBE-SEP-A", "KUBE-FW-A", "KUBE-PROXY-CANARY"] {
             assert!(is_kube_proxys(own), "{own}");
+            assert_eq!(shows_rules(own), own != CANARY, "{own}");
         }
         let others = ["KUBE-IPTABLES-HINT", "KUBE-POD-FW-A", "KUBE-NWPLCY-A", "KUBE-ROUTER-INPUT"];
         for other in SHARED.iter().chain(&others) {
-            assert!(!is_kube_proxys(other), "{other}");
+            assert!(!is_kube_proxys(other) && !shows_rules(other), "{other}");
         }
     }
 }

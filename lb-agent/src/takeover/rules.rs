@@ -31,7 +31,7 @@ impl Rules {
         let listed = chains(|family, table, chain| {
             if table == TABLE {
                 rules.nftables.insert(family);
-            } else if iptables::is_kube_proxys(chain) {
+            } else if iptables::shows_rules(chain) {
                 rules.iptables = true;
             }
         });
