@@ -18,6 +18,7 @@ use crate::maps::Maps;
 use crate::node::ChangeSource;
 use crate::reconcile::Usage;
 use crate::snapshot::ViewHealth;
+use crate::syscall::unhurried;
 
 mod collect;
 pub mod kube_proxy;
@@ -129,10 +130,15 @@ async fn metrics(State(sources): State<MetricSources>, headers: HeaderMap) -> Re
     let is_open_metrics = text::is_open_metrics(accepts.unwrap_or_default());
     // Pages are made one at a time, however many clients request them, because each page reads whole maps.
     let turn = Arc::clone(&sources.turn);
-    let turn = turn.lock().await;
-    // Reading maps takes milliseconds, and the threads of the runtime also answer probes.
-    let page = tokio::task::spawn_blocking(move || page(&sources)).await;
-    drop(turn);
+    let turn = turn.lock_owned().await;
+    // Reading maps takes milliseconds, and the threads of the runtime also answer probes. The task holds the turn, so a
+    // client that leaves does not let the next page begin.
+    let page = tokio::task::spawn_blocking(move || {
+        let page = unhurried(|| page(&sources));
+        drop(turn);
+        page
+    });
+    let page = page.await;
     match page {
         Ok(Ok(page)) if is_open_metrics => {
             ([(header::CONTENT_TYPE, text::OPEN_METRICS)], page).into_response()
