@@ -130,13 +130,17 @@ pub async fn run(views: Sender<PublishedView>) {
 /// Follows the namespace. Returns `Ok` if the kernel dropped events: those still queued are older than the next list.
 async fn follow(views: &Sender<PublishedView>, state: &mut KnownState) -> Result<(), Error> {
     // Routes have a connection of their own, so that many of them, changed or listed, delay no link event.
-    let (mut links, link_handle, mut link_events) = rtnetlink::new_multicast_connection(&LINKS)?;
-    let (mut routes, route_handle, mut route_events) =
+    let (mut links, _link_handle, mut link_events) = rtnetlink::new_multicast_connection(&LINKS)?;
+    let (mut routes, _route_handle, mut route_events) =
         rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
+    // The handles stay, because a connection ends with its last one. An event has the sequence number of the request that caused it, in whatever process. Where lists are requested, it
+    // would end one that happens to have the same number.
+    let (lists, link_handle, _) = rtnetlink::new_connection()?;
+    let (route_lists, route_handle, _) = rtnetlink::new_connection()?;
     for connection in [&mut links, &mut routes] {
         enlarge(connection.socket_mut().socket_ref().as_fd());
     }
-    let connections = [tokio::spawn(links), tokio::spawn(routes)];
+    let connections = [links, routes, lists, route_lists].map(tokio::spawn);
     let result =
         show(&link_handle, &route_handle, &mut link_events, &mut route_events, views, state).await;
     connections.iter().for_each(JoinHandle::abort);
