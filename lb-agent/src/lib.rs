@@ -59,7 +59,7 @@ pub mod translate;
 pub mod watch;
 mod words;
 
-pub use syscall::keep_one_heap;
+pub use syscall::{keep_name, keep_one_heap};
 
 /// Returns an error with its causes on one line. A cause whose text the line already contains is skipped.
 pub fn chain(error: &(dyn std::error::Error + 'static)) -> String {

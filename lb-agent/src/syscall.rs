@@ -33,7 +33,7 @@ pub use net::netns_cookie;
 pub(crate) use net::{device_index, device_name, driver};
 pub(crate) use once::Once;
 pub(crate) use process::{give_memory_back, raise_priority, raise_priority_most, unhurried};
-pub use process::{keep_one_heap, raise_open_files};
+pub use process::{keep_name, keep_one_heap, raise_open_files};
 pub(crate) use tables::packet_filter_entries;
 
 fn number(fd: BorrowedFd<'_>) -> u32 {

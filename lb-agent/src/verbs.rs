@@ -95,6 +95,7 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
     let config = configuration(&options, run::handed_over())?;
     let log =
         start_log(config.log_format.value, config.verbosity.value).context("start logging")?;
+    lb_agent::keep_name();
     if let Some(file) = instead.write_config_to() {
         let text = config.documents();
         std::fs::write(file, text).with_context(|| format!("write {}", file.display()))?;
@@ -121,7 +122,8 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
         run::Outcome::Restart(handover) => {
             // This path is the running program, even if its file has been replaced.
             let mut again = Process::new("/proc/self/exe");
-            again.args(std::env::args_os().skip(1));
+            let mut arguments = std::env::args_os();
+            again.arg0(arguments.next().unwrap_or_else(|| "lb-agent".into())).args(arguments);
             handover.announce_to(&mut again);
             Err(again.exec()).context("restart")
         }

@@ -1,6 +1,7 @@
 //! Reloads of the agent, in its own process or in another one: `status` shows the running process and the roles of
 //! interfaces, and two runs never make decisions at the same time.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ fn build() -> Result<(Rig, Service)> {
     Ok((rig, web))
 }
 
-/// After a reload the process is named `exe`: `status` detects a running agent by its lock, not by this name.
+/// The kernel would name the process `exe` after a reload, and `pidof lb-agent` would not find it.
 #[test]
 fn status_detects_an_agent_that_restarted_in_its_process() -> Result<()> {
     let (mut rig, _) = build()?;
@@ -37,6 +38,8 @@ fn status_detects_an_agent_that_restarted_in_its_process() -> Result<()> {
         ensure!(status.contains(&runs), "{status}");
         Ok(())
     })?;
+    let name = fs::read_to_string(format!("/proc/{}/comm", agent.id()))?;
+    ensure!(name.trim_end() == "lb-agent", "the process is named {name}");
     // `status` must not keep the lock from an agent that needs it.
     let mut agent = rig.take_agent(0)?;
     agent.kill9()?;

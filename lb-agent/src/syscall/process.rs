@@ -28,6 +28,14 @@ pub(crate) fn give_memory_back() {
     }
 }
 
+/// Gives the process its name. After a restart by `/proc/self/exe` it would be `exe`, and `pidof lb-agent` would not find
+/// it.
+pub fn keep_name() {
+    if let Err(error) = nix::sys::prctl::set_name(c"lb-agent") {
+        tracing::debug!(%error, "name of the process not set");
+    }
+}
+
 /// Nice value of all threads: nine times the weight of other processes.
 ///
 /// An interface that is not a new pod's waits for four wake-ups of this process (ADR 0030).
