@@ -102,7 +102,7 @@ pub enum Named {
 pub fn named<T: Clock + Node + Services>(tables: &T, call: &Call) -> Option<Named> {
     let settings = tables.settings()?;
     // While the data path drains, the rules of its successor translate the packets of new connections (ADR 0031).
-    if settings.has(Settings::DRAIN) || has_port(call) || is_bound_elsewhere(settings, call) {
+    if settings.has(Settings::DRAIN) || has_port(call) || has_address(call) {
         return None;
     }
     let Endpoint { ip, port, .. } = call.remote;
@@ -153,12 +153,14 @@ fn has_port(call: &Call) -> bool {
     call.local.port != Port::NONE
 }
 
-/// Whether the socket is bound to an address other than the node's own one: source ranges see that address, replies of
-/// other nodes may find no route back to it, and the kernel sends nothing from a loopback address to another host.
+/// Whether the address of the socket was chosen before the call.
+///
+/// Source ranges see that address, the kernel sends nothing from a loopback address to another host, and replies of
+/// other nodes may find no route back to it: through a tunnel the source must be the tunnel's address. Translated
+/// packets get the source of their route.
 #[inline(always)]
-fn is_bound_elsewhere(settings: &Settings, call: &Call) -> bool {
-    let local = &call.local.ip;
-    !local.is_unspecified() && *local != settings.node.address4 && *local != settings.node.address6
+fn has_address(call: &Call) -> bool {
+    !call.local.ip.is_unspecified()
 }
 
 /// Whether the client's address decides the outcome of a call.
