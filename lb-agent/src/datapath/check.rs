@@ -7,12 +7,18 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
 
+use super::Direction;
 use super::release::{self, Release};
+use crate::syscall;
 
 /// First release of Linux with tcx links.
 const KERNEL: Release = (6, 6);
 /// The type information of the kernel (`CONFIG_DEBUG_INFO_BTF`).
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
+/// The content of `/proc/self/uid_map` in the initial user namespace.
+const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
+/// Whether the kernel compiles programs; the file exists in the initial network namespace only.
+const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
 /// A word in uname(2)'s version of a kernel with `CONFIG_PREEMPT_RT` (`init/Makefile`); mainline has the option since
 /// Linux 6.12.
 const REALTIME: &str = "PREEMPT_RT";
@@ -45,11 +51,45 @@ struct MachineFacts {
     /// Release and version of the kernel, as uname(2) returns them.
     release: String,
     version: String,
+    /// Whether the kernel has tcx links; `None` if it could not be asked.
+    has_tcx: Option<bool>,
     has_btf: bool,
+    /// Whether programs are interpreted: then the kernel loads none that has functions and tail calls.
+    is_jit_off: bool,
     /// Whether `--cgroup` is on a cgroup v2.
     is_cgroup2: bool,
-    /// Effective capabilities; `None` if they cannot be read.
-    capabilities: Option<u64>,
+    privileges: Privileges,
+}
+
+/// The capabilities that count for bpf(2).
+#[derive(Clone, Copy, Debug)]
+enum Privileges {
+    /// The effective ones, as bits.
+    Held(u64),
+    /// None, since those of a user namespace do not count.
+    OfUserNamespace,
+    /// They cannot be read.
+    Unknown,
+}
+
+impl Privileges {
+    fn here() -> Self {
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        let ids: Vec<&str> = map.split_whitespace().collect();
+        if !ids.is_empty() && ids != ALL_USERS {
+            return Self::OfUserNamespace;
+        }
+        capabilities().map_or(Self::Unknown, Self::Held)
+    }
+
+    fn lack(self) -> Option<Requirement> {
+        match self {
+            Self::Held(bits) => missing_capabilities(bits),
+            Self::OfUserNamespace => Some(user_namespace()),
+            // The first system call will show.
+            Self::Unknown => None,
+        }
+    }
 }
 
 impl MachineFacts {
@@ -62,10 +102,22 @@ impl MachineFacts {
         Self {
             release,
             version,
+            has_tcx: has_tcx(),
+            is_jit_off: fs::read_to_string(JIT).is_ok_and(|text| text.trim() == "0"),
             has_btf: Path::new(VMLINUX).exists(),
             is_cgroup2: kind == Ok(CGROUP2_SUPER_MAGIC),
-            capabilities: capabilities(),
+            privileges: Privileges::here(),
         }
+    }
+}
+
+/// Asks the kernel for the tcx links of `lo`.
+fn has_tcx() -> Option<bool> {
+    const LOOPBACK: u32 = 1;
+    match syscall::attached_to_device(LOOPBACK, Direction::Ingress.attach_type()) {
+        Ok(_) => Some(true),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(false),
+        Err(_) => None,
     }
 }
 
@@ -76,24 +128,41 @@ pub fn requirements(cgroup: &Path) -> Vec<Requirement> {
 
 fn lacks(facts: &MachineFacts, cgroup: &Path) -> Vec<Requirement> {
     let checks = [
-        kernel(&facts.release),
+        kernel(&facts.release, facts.has_tcx),
         (!facts.has_btf).then(btf),
+        facts.is_jit_off.then(jit),
         (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
         facts.version.contains(REALTIME).then(realtime),
-        // Unknown capabilities are not an error; the first system call will show.
-        facts.capabilities.and_then(missing_capabilities),
+        facts.privileges.lack(),
     ];
     checks.into_iter().flatten().collect()
 }
 
-/// Checks the kernel release. One that does not begin with two numbers passes: loading the programs will show.
-fn kernel(release: &str) -> Option<Requirement> {
-    (release::parse(release)? < KERNEL).then(|| {
-        lack(
-            format!("Linux {release} has no tcx links"),
-            "use Linux 6.12 or later (6.6 to 6.11 have tcx links, but were not tried)",
-        )
-    })
+/// Checks that the kernel has tcx links: by its release if it could not be asked. A release that does not begin with
+/// two numbers passes then: loading the programs will show. Distributions have the links in older releases, too.
+fn kernel(release: &str, has_tcx: Option<bool>) -> Option<Requirement> {
+    let is_old = release::parse(release).is_some_and(|it| it < KERNEL);
+    let remedy = if is_old {
+        "use Linux 6.12 or later (6.6 to 6.11 have tcx links, but were not tried)"
+    } else {
+        "use a kernel with CONFIG_NET_CLS_ACT=y"
+    };
+    let has_tcx = has_tcx.unwrap_or(!is_old);
+    (!has_tcx).then(|| lack(format!("Linux {release} has no tcx links"), remedy))
+}
+
+fn jit() -> Requirement {
+    lack(
+        format!("{JIT} is 0: the kernel loads no programs that have functions and tail calls"),
+        "sysctl -w net.core.bpf_jit_enable=1, and remove the setting that turned it off",
+    )
+}
+
+fn user_namespace() -> Requirement {
+    lack(
+        "this is a user namespace, whose capabilities do not count for bpf(2)",
+        "run in the initial one: no rootless container, and hostUsers not set to false",
+    )
 }
 
 fn btf() -> Requirement {
@@ -170,10 +239,12 @@ mod tests {
     fn machine(change: impl FnOnce(&mut MachineFacts)) -> String {
         let mut facts = MachineFacts {
             release: "6.6.0".into(),
+            has_tcx: None,
             has_btf: true,
+            is_jit_off: false,
             is_cgroup2: true,
             version: "#1 SMP PREEMPT_DYNAMIC".into(),
-            capabilities: Some(ENOUGH),
+            privileges: Privileges::Held(ENOUGH),
         };
         change(&mut facts);
         let lacks = lacks(&facts, Path::new("/a/cgroup"));
@@ -196,9 +267,10 @@ mod tests {
     #[test]
     fn machine_with_all_requirements_lacks_none() {
         assert_eq!(machine(|_| {}), "");
-        let set = |bits: u64| move |facts: &mut MachineFacts| facts.capabilities = Some(bits);
+        let set =
+            |bits: u64| move |facts: &mut MachineFacts| facts.privileges = Privileges::Held(bits);
         assert_eq!(machine(set(1 << SYS_ADMIN | 1 << NET_ADMIN.0)), "");
-        assert_eq!(machine(|facts| facts.capabilities = None), "");
+        assert_eq!(machine(|facts| facts.privileges = Privileges::Unknown), "");
         for release in ["6.6.0-rc1", "6.12.43+deb13-amd64", "7.0", "lts"] {
             assert_eq!(machine(|facts| facts.release = release.into()), "", "{release}");
         }
@@ -214,6 +286,17 @@ mod tests {
     }
 
     #[test]
+    fn kernel_that_could_be_asked_for_tcx_links_is_not_judged_by_its_release() {
+        let asked = |release: &str, has_tcx| {
+            machine(|facts| (facts.release, facts.has_tcx) = (release.into(), Some(has_tcx)))
+        };
+        assert_eq!(asked("5.14.0-570.el9.x86_64", true), "");
+        let said = asked("6.12.0", false);
+        assert_eq!(said, "Linux 6.12.0 has no tcx links: use a kernel with CONFIG_NET_CLS_ACT=y");
+        assert!(asked("6.1.0", false).contains("use Linux 6.12 or later"));
+    }
+
+    #[test]
     fn missing_kernel_feature_or_mount_is_named_with_its_remedy() {
         let version = "#1 SMP PREEMPT_RT Debian 6.12.43-1 (2025-08-27)";
         let said = machine(|facts| facts.version = version.into());
@@ -221,6 +304,8 @@ mod tests {
         let said = machine(|facts| facts.has_btf = false);
         assert!(said.starts_with("/sys/kernel/btf/vmlinux does not exist: "), "{said}");
         assert!(said.contains("CONFIG_DEBUG_INFO_BTF=y"), "{said}");
+        let said = machine(|facts| facts.privileges = Privileges::OfUserNamespace);
+        assert!(said.contains("hostUsers"), "{said}");
         let said = machine(|facts| facts.is_cgroup2 = false);
         assert!(said.starts_with("/a/cgroup is not a cgroup v2: give its directory"), "{said}");
     }
@@ -234,7 +319,7 @@ mod tests {
             (1 << SYS_ADMIN, "CAP_NET_ADMIN"),
         ];
         for (held, missing) in cases {
-            let said = machine(|facts| facts.capabilities = Some(held));
+            let said = machine(|facts| facts.privileges = Privileges::Held(held));
             assert!(said.starts_with(&format!("{missing} missing: run as root")), "{said}");
         }
     }
@@ -244,13 +329,15 @@ mod tests {
         let said = machine(|facts| {
             *facts = MachineFacts {
                 release: "5.4".into(),
+                has_tcx: Some(false),
                 has_btf: false,
+                is_jit_off: true,
                 is_cgroup2: false,
                 version: "#1 SMP PREEMPT_DYNAMIC".into(),
-                capabilities: Some(0),
+                privileges: Privileges::Held(0),
             };
         });
-        for part in ["Linux 5.4", "btf", "not a cgroup v2", "CAP_BPF"] {
+        for part in ["Linux 5.4", "btf", "bpf_jit_enable=1", "cgroup v2", "CAP_BPF"] {
             assert!(said.contains(part), "{said}");
         }
     }
