@@ -3,6 +3,8 @@
 //! Only values that are set are written, so that defaults can still change. Warnings name the fields that are left out;
 //! the unset settings of `AgentConfiguration` follow as comments.
 
+use std::net::SocketAddr;
+
 use super::problem::{Problem, joined};
 use super::tree::{self, YamlNode, YamlValue};
 use super::{AGENT, Config, KUBE_PROXY, Setting, SettingOrigin};
@@ -77,6 +79,12 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
             config.warnings.push("mode: left out; the data path is eBPF".into());
         }
     }
+    if !config.healthz.value.is_some_and(is_probed) {
+        config.warnings.push(format!(
+            "healthzBindAddress: the probes of deploy/daemonset.yaml ask port {PROBED} of the pod's address, and the \
+             kubelet ends a container that does not answer there; change the probes, or leave the field out"
+        ));
+    }
     let documents = [document(&config, KUBE_PROXY)?, document(&config, AGENT)?];
     let documents = documents.join("---\n") + &unset(&config);
     Ok(Migrated { documents, warnings: config.warnings })
@@ -102,6 +110,14 @@ fn unset(config: &Config) -> String {
     let lines: String = lines.collect();
     let sizes = if config.map_sizes.is_empty() { "# mapSizes: {}\n" } else { "" };
     format!("# Not set; each line shows a default or an example:\n{lines}{sizes}")
+}
+
+/// The port that the probes of `deploy/daemonset.yaml` ask.
+const PROBED: u16 = 10_256;
+
+/// Reports whether a server at an address answers the probes of `deploy/daemonset.yaml`, which ask the node's address.
+const fn is_probed(address: SocketAddr) -> bool {
+    address.port() == PROBED && !address.ip().is_loopback()
 }
 
 fn entry<'a>(node: &'a YamlNode, key: &str) -> Option<&'a YamlNode> {
