@@ -37,6 +37,12 @@ impl Primary {
         }
     }
 
+    /// Returns the addresses that do not come from `bindAddress`: an earlier run has written it, too.
+    fn without_bound(self, config: &Config) -> Self {
+        let others = |ip: &IpAddr| *ip != config.bind_address.value;
+        Self { v4: self.v4.filter(others), v6: self.v6.filter(others) }
+    }
+
     /// Returns the addresses that `primary` in `nodePortAddresses` stands for (contract 3.5).
     ///
     /// A family whose `bindAddress`, or whose address in the Node object, is a loopback address has none and is served
@@ -63,7 +69,7 @@ pub struct Identity {
     /// The addresses that `primary` in `node_ports` stands for.
     pub node_port_primary: Primary,
     /// Whether the Node object, or an earlier run, has named a primary address.
-    pub has_primary: bool,
+    pub knows_primary: bool,
     /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set.
     pub pod_ranges: Vec<IpNet>,
     /// Patterns of `--external-device`; empty if external interfaces are detected.
@@ -112,7 +118,7 @@ impl Identity {
             kept: Vec::new(),
             primary,
             node_port_primary: primary.of_node_ports(config),
-            has_primary: before != Primary::default(),
+            knows_primary: before.without_bound(config) != Primary::default(),
             pod_ranges: config.cluster_cidr.value.clone(),
             external: config.external_devices.value.clone(),
             pods: config.pod_devices.value.clone(),
@@ -131,7 +137,7 @@ impl Identity {
         self.addresses = node.addresses.iter().chain(&self.kept).copied().collect();
         self.pod_ranges =
             node.pod_cidrs.iter().chain(&config.cluster_cidr.value).copied().collect();
-        self.has_primary |= primary != Primary::default();
+        self.knows_primary |= primary != Primary::default();
         self.primary = primary.or(self.primary).bound(config);
         self.node_port_primary = self.primary.of_node_ports(config);
     }
@@ -159,7 +165,7 @@ impl Identity {
     /// address of the node, also those towards the Internet. kube-proxy waits for the object (`newNodeManager` in
     /// `pkg/proxy/node.go`).
     pub const fn awaits_primary(&self) -> bool {
-        self.node_ports.primary && !self.node_ports.all && !self.has_primary
+        self.node_ports.primary && !self.node_ports.all && !self.knows_primary
     }
 }
 
@@ -221,12 +227,13 @@ mod tests {
         assert!(!identity.awaits_primary() && identity.serves_node_ports(ip("10.0.0.1")));
         assert_eq!(identity.serves_node_ports_everywhere(), [false, true]);
 
-        let of = |node_ports, bind| {
+        let after = |before, node_ports, bind| {
             let (node_port_addresses, bind_address) =
                 (Setting::new(node_ports), Setting::new(bind));
             let config = Config { bind_address, node_port_addresses, ..Config::default() };
-            Identity::of(&config, Primary::default())
+            Identity::of(&config, before)
         };
+        let of = |node_ports, bind| after(Primary::default(), node_ports, bind);
         let [any, specific] = [ip("0.0.0.0"), ip("10.0.0.5")];
         let default = NodePortAddresses::default;
         let identity = of(NodePortAddresses { all: true, ..default() }, any);
@@ -237,6 +244,10 @@ mod tests {
         assert!(!identity.serves_node_ports(ip("fd00::9")));
         let identity = of(default(), specific);
         assert!(identity.serves_node_ports(specific) && !identity.serves_node_ports(ip("fd00::9")));
+        let restarted = after(identity.primary, default(), specific);
+        assert!(!restarted.serves_node_ports(ip("fd00::9")), "an earlier run knew no more");
+        let other = Primary { v4: Some(ip("10.0.0.1")), v6: None };
+        assert!(after(other, default(), specific).serves_node_ports(ip("fd00::9")));
     }
 
     #[test]

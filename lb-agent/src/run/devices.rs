@@ -36,7 +36,8 @@ use crate::metrics::Numbers;
 use crate::node::host::conntrack;
 use crate::node::watch::{Published, PublishedView};
 use crate::node::{
-    NetnsView, Primary, addresses, assignments, hidden, kept, settings as node_settings, stranded,
+    Identity, NetnsView, Primary, addresses, assignments, hidden, kept, settings as node_settings,
+    stranded,
 };
 use crate::snapshot::NodeSpec;
 use crate::sweep::OwnAddresses;
@@ -235,9 +236,9 @@ impl Devices {
         self.facts.identity.primary
     }
 
-    /// Reports whether no address serves `NodePorts` until a primary address is known.
-    pub(super) const fn awaits_primary(&self) -> bool {
-        self.facts.identity.awaits_primary()
+    /// Returns the facts about the node that do not come from its links.
+    pub(super) const fn identity(&self) -> &Identity {
+        &self.facts.identity
     }
 
     /// Reports whether an interface has the primary address, for each family.

@@ -2,6 +2,8 @@
 
 use tracing::warn;
 
+use crate::node::Identity;
+
 /// The problem as last reported.
 #[derive(Debug, Default)]
 pub(super) struct NodeObject {
@@ -9,15 +11,15 @@ pub(super) struct NodeObject {
 }
 
 impl NodeObject {
-    /// Returns the problem for operators, and logs a new one. `awaits_primary`: no address serves `NodePorts` until a
-    /// primary address is known.
+    /// Returns the problem for operators, and logs a new one. `identity`: the facts that are known, also from an earlier
+    /// run or state of the object.
     pub(super) fn problem(
         &mut self,
         name: &str,
         is_known: bool,
-        awaits_primary: bool,
+        identity: &Identity,
     ) -> Option<String> {
-        let problem = problem(name, is_known, awaits_primary);
+        let problem = problem(name, is_known, identity);
         if let Some(problem) = problem.as_ref().filter(|it| self.problem.as_ref() != Some(it)) {
             warn!(problem, "Node object of this node is missing or names no address");
         }
@@ -26,16 +28,19 @@ impl NodeObject {
     }
 }
 
-fn problem(name: &str, is_known: bool, awaits_primary: bool) -> Option<String> {
+fn problem(name: &str, is_known: bool, identity: &Identity) -> Option<String> {
+    let awaits_primary = identity.awaits_primary();
     let what = match (is_known, awaits_primary) {
         (true, false) => return None,
         (true, true) => "names no address",
         (false, _) => "does not exist",
     };
     let effect = if awaits_primary {
-        "only addresses that --nodeport-addresses names serve NodePorts until it names one"
-    } else {
+        "only addresses that the configuration names serve NodePorts until it names one"
+    } else if identity.knows_primary {
         "its last known zone and addresses stay in use"
+    } else {
+        "its zone and addresses are not known"
     };
     let remedy =
         if is_known { "" } else { "; if the node has another name, set --hostname-override" };
@@ -49,13 +54,19 @@ mod tests {
     #[test]
     fn problem_names_the_object_and_its_effect() {
         let mut object = NodeObject::default();
-        assert_eq!(object.problem("a", true, false), None);
-        let missing = object.problem("a", false, false).unwrap();
+        let mut identity = Identity { knows_primary: true, ..Identity::default() };
+        assert_eq!(object.problem("a", true, &identity), None);
+        let missing = object.problem("a", false, &identity).unwrap();
         assert!(missing.starts_with("Node \"a\" does not exist; its last known"), "{missing}");
-        let unserved = object.problem("a", false, true).unwrap();
+        identity.knows_primary = false;
+        let unserved = object.problem("a", false, &identity).unwrap();
         assert!(unserved.contains("does not exist; only addresses that"), "{unserved}");
         assert!(unserved.ends_with("set --hostname-override"), "{unserved}");
-        let unnamed = object.problem("a", true, true).unwrap();
+        let unnamed = object.problem("a", true, &identity).unwrap();
         assert!(unnamed.starts_with("Node \"a\" names no address; only"), "{unnamed}");
+        identity.node_ports.all = true;
+        assert_eq!(object.problem("a", true, &identity), None);
+        let missing = object.problem("a", false, &identity).unwrap();
+        assert!(missing.contains("addresses are not known; if"), "{missing}");
     }
 }

@@ -147,7 +147,7 @@ impl Agent {
             return None;
         }
         let (name, is_known) = (&self.tracker.context().name, self.tracker.node().is_some());
-        self.node_object.problem(name, is_known, self.devices.awaits_primary())
+        self.node_object.problem(name, is_known, self.devices.identity())
     }
 
     /// Leaves `ClusterIP`s that are addresses of this node to the processes that listen there.

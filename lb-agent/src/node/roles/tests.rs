@@ -63,7 +63,7 @@ fn node() -> Identity {
         addresses: vec![ip("192.168.1.5")],
         primary: Primary { v4: Some(ip("192.168.1.5")), v6: None },
         node_port_primary: Primary { v4: Some(ip("192.168.1.5")), v6: None },
-        has_primary: true,
+        knows_primary: true,
         ..Identity::default()
     }
 }
