@@ -17,7 +17,8 @@ const KERNEL: Release = (6, 6);
 const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 /// The content of `/proc/self/uid_map` in the initial user namespace.
 const ALL_USERS: [&str; 3] = ["0", "0", "4294967295"];
-/// Whether the kernel compiles programs; the file exists in the initial network namespace only.
+/// Whether the kernel compiles programs. The file exists only with `CONFIG_BPF_JIT`, and in the initial network
+/// namespace.
 const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
 /// A word in uname(2)'s version of a kernel with `CONFIG_PREEMPT_RT` (`init/Makefile`); mainline has the option since
 /// Linux 6.12.
@@ -127,13 +128,20 @@ pub fn requirements(cgroup: &Path) -> Vec<Requirement> {
 }
 
 fn lacks(facts: &MachineFacts, cgroup: &Path) -> Vec<Requirement> {
+    let privileges = facts.privileges.lack();
+    // Without privileges the kernel does not answer, and its release alone proves nothing.
+    let kernel = if privileges.is_some() && facts.has_tcx.is_none() {
+        None
+    } else {
+        kernel(&facts.release, facts.has_tcx)
+    };
     let checks = [
-        kernel(&facts.release, facts.has_tcx),
+        privileges,
+        kernel,
         (!facts.has_btf).then(btf),
         facts.is_jit_off.then(jit),
         (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
         facts.version.contains(REALTIME).then(realtime),
-        facts.privileges.lack(),
     ];
     checks.into_iter().flatten().collect()
 }
