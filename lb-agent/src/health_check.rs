@@ -198,7 +198,7 @@ impl HealthChecks {
         let (service, address, error) = failing.next()?;
         let others = match failing.count() {
             0 => String::new(),
-            others => format!("; others that are not: {others}"),
+            others => format!("; {others} more listeners fail"),
         };
         Some(format!(
             "the health check of Service {service} is not answered on {address}: {error}; a load balancer that probes \

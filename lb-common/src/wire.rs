@@ -55,7 +55,7 @@ pub mod sctp {
 /// Reads the headers of a packet that begins with Ethernet.
 ///
 /// Its tuple goes into `headers.key`, whose side is the caller's, and the
-/// rest into `headers.view`. Ports are 0 for ICMP and later fragments.
+/// rest into `headers.view`. Ports are 0 for ICMP, later and short fragments.
 #[inline(always)]
 pub fn parse<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassReason> {
     let mut link = ETHERNET;

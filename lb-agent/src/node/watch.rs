@@ -130,11 +130,10 @@ pub async fn run(views: Sender<PublishedView>) {
 /// Follows the namespace. Returns `Ok` if the kernel dropped events: those still queued are older than the next list.
 async fn follow(views: &Sender<PublishedView>, state: &mut KnownState) -> Result<(), Error> {
     // Routes have a connection of their own, so that many of them, changed or listed, delay no link event.
-    let (mut links, _link_handle, mut link_events) = rtnetlink::new_multicast_connection(&LINKS)?;
-    let (mut routes, _route_handle, mut route_events) =
-        rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
-    // The handles stay, because a connection ends with its last one. An event has the sequence number of the request that caused it, in whatever process. Where lists are requested, it
-    // would end one that happens to have the same number.
+    let (mut links, _, mut link_events) = rtnetlink::new_multicast_connection(&LINKS)?;
+    let (mut routes, _, mut route_events) = rtnetlink::new_multicast_connection(&ROUTE_GROUPS)?;
+    // A notification carries the sequence number of the request that caused it, of any process. Lists have connections
+    // of their own, where it cannot end one with the same number.
     let (lists, link_handle, _) = rtnetlink::new_connection()?;
     let (route_lists, route_handle, _) = rtnetlink::new_connection()?;
     for connection in [&mut links, &mut routes] {

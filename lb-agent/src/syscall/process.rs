@@ -28,8 +28,8 @@ pub(crate) fn give_memory_back() {
     }
 }
 
-/// Gives the process its name. After a restart by `/proc/self/exe` it would be `exe`, and `pidof lb-agent` would not find
-/// it.
+/// Gives the process its name. After a restart by `/proc/self/exe` it would be `exe`, and `pidof lb-agent` would not
+/// find it.
 pub fn keep_name() {
     if let Err(error) = nix::sys::prctl::set_name(c"lb-agent") {
         tracing::debug!(%error, "name of the process not set");

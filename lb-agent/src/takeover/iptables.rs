@@ -38,8 +38,8 @@ const SHARED: [&str; 2] = [MARKING, "KUBE-POSTROUTING"];
 /// A chain that exists in every mode `iptables`, as the older tables store its name.
 const SERVICES: &[u8] = b"KUBE-SERVICES\0";
 
-/// Reports whether a chain of this name shows that kube-proxy's rules are there: only kube-proxy creates it, and removes
-/// it at its cleanup.
+/// Reports whether a chain of this name shows that kube-proxy's rules are there: only kube-proxy creates it, and its
+/// cleanup removes it.
 pub(super) fn shows_rules(chain: &str) -> bool {
     chain != CANARY && is_kube_proxys(chain)
 }

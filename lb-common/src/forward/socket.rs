@@ -4,8 +4,8 @@
 //! (`rare/host`, `socketLB: all`):
 //!
 //! - a call whose packets would be dropped,
-//! - a call that depends on the address of its socket, which may not have one yet (`ClientIP` affinity does),
-//! - a call from a port that the process chose, or from an address other than the node's,
+//! - a call that depends on the address of its socket, which has none yet (`ClientIP` affinity does),
+//! - a call from a port or an address that the process chose,
 //! - a call of a datagram socket: one that stays connected to the frontend follows every change of its backends.
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
@@ -165,9 +165,9 @@ fn has_address(call: &Call) -> bool {
 
 /// Whether the client's address decides the outcome of a call.
 ///
-/// The socket may have no address yet: then its packets are translated, at an interface where the address is known. For
-/// sockets of the host this holds with affinity only. The key of affinity is the source address (contract 4), also for
-/// a process that is bound to a port and sends packets.
+/// The socket has no address yet ([`has_address`]): its packets are translated, at an interface where the address is
+/// known. For sockets of the host this holds with affinity only. The key of affinity is the source address (contract
+/// 4), also for a process that is bound to a port and sends packets.
 #[inline(always)]
 pub const fn depends_on_address(settings: &Settings, service: &Service, is_host: bool) -> bool {
     let flags = service.flags;

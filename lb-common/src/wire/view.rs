@@ -40,7 +40,7 @@ pub struct View {
     pub tcp_flags: u8,
     /// Type of the first SCTP chunk (RFC 9260 3.2), else 0.
     pub chunk: u8,
-    /// Whole packet, first or later fragment.
+    /// Whole packet, or the kind of fragment.
     pub piece: Piece,
     /// IPv4 header checksum as stored.
     pub header_checksum: [u8; 2],

@@ -180,8 +180,8 @@ pub(in crate::forward) fn length_of_any<P: Packet>(packet: &P, view: &View) -> u
     at_most(behind - link - removed + transport + segment)
 }
 
-/// Whether a packet has the hop-by-hop header by which Linux since 5.19 knows IPv6 packets of more than 64 KiB, and which
-/// segmentation removes (`ipv6_has_hopopt_jumbo` in `include/net/ipv6.h`). Newer versions add none.
+/// Whether a packet has the hop-by-hop header by which Linux since 5.19 knows IPv6 packets of more than 64 KiB, and
+/// which segmentation removes (`ipv6_has_hopopt_jumbo` in `include/net/ipv6.h`). Newer versions add none.
 #[inline(always)]
 fn is_jumbogram<P: Packet>(packet: &P, view: &View, link: usize) -> bool {
     // The payload length, the next header and the hop limit.

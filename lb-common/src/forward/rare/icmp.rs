@@ -211,8 +211,8 @@ fn reply<P: Packet>(packet: &mut P, headers: &Headers, new: &Tuple) -> Option<()
     view.checksum(packet, CHECKSUM, change, Covered::Payload)
 }
 
-/// Gives a packet the hops of a new one: the sender of a request may have counted them, as `traceroute -I` does. Returns
-/// the IPv4 header checksum.
+/// Gives a packet the hops of a new one: the sender of a request may have counted them, as `traceroute -I` does.
+/// Returns the IPv4 header checksum.
 #[inline(always)]
 fn begin_hops<P: Packet>(packet: &mut P, header: rewrite::Header) -> Option<[u8; 2]> {
     let at = header.at + if header.v4 { next_hop::HOPS_V4 } else { next_hop::HOPS_V6 };
