@@ -122,6 +122,13 @@ impl Service {
     pub const fn has_endpoints(&self) -> bool {
         self.cluster.members != 0 || self.flags.has(Flags::ANYWHERE)
     }
+
+    /// Whether this Service of an address wins over a `NodePort` with endpoints at that address (contract 3.2): source
+    /// ranges hold without endpoints, too.
+    #[inline(always)]
+    pub const fn hides_node_port(&self) -> bool {
+        self.has_endpoints() || self.flags.has(Flags::SOURCE_RANGES)
+    }
 }
 
 /// Bits of [`Service::flags`].

@@ -208,12 +208,9 @@ impl FrontendClaims {
             };
             let node_port =
                 Frontend::new(frontend.ip.any_of_family(), frontend.port, frontend.protocol);
-            let begins = service.is_some_and(|service| service.has_endpoints())
-                && old.is_some_and(|old| !old.has_endpoints());
-            if (old.is_none() || begins)
-                && node_port != *frontend
-                && self.written.contains_key(&node_port)
-            {
+            let hides = service.is_some_and(|service| service.hides_node_port());
+            let hides_now = old.is_none_or(|old| hides && !old.hides_node_port());
+            if hides_now && node_port != *frontend && self.written.contains_key(&node_port) {
                 // At this address the port belonged to the NodePort.
                 self.ranges.count_removal();
             }

@@ -68,15 +68,12 @@ pub(super) fn locate<T: Clock + Node + Services>(
     let is_there = tables.service(&choice.frontend, &mut choice.service);
     let is_draining = is_there && choice.service.flags.has(Flags::DRAINING);
     if is_there && !is_draining {
-        let Service { flags, .. } = choice.service;
         // A process of this node listens there, as NodeLocal DNSCache does.
-        if flags.has(Flags::HOST) {
+        if choice.service.flags.has(Flags::HOST) {
             return Err(Refusal::Pass(PassReason::NotOurs));
         }
-        // An address wins over a `NodePort`, unless only the latter has endpoints (contract 3.2). Source ranges hold
-        // without endpoints, too.
-        let wins = choice.service.has_endpoints() || flags.has(Flags::SOURCE_RANGES);
-        if wins || !is_in_ranges || !is_node_port(tables, settings, choice) {
+        let may_give_way = is_in_ranges && !choice.service.hides_node_port();
+        if !may_give_way || !is_node_port(tables, settings, choice) {
             return Ok(());
         }
         choice.frontend.ip = ip.any_of_family();
