@@ -62,7 +62,8 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
             || has_first
             || may_be_frontend(tables, settings, headers, &mut choice.frontend)
         {
-            leave_whole(tables, fragment);
+            // Nothing would release one that waits: this packet has no ports.
+            write(tables, headers, fragment, Ports::NONE_WAITS, 0);
         }
         return Err(Verdict::Pass(PassReason::Malformed));
     }
@@ -80,16 +81,6 @@ pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + 
         tables.count(Event::FragmentsReleased);
     }
     Ok(())
-}
-
-/// Records that no fragment of a datagram is to wait: nothing would release it, since the first one has no ports.
-#[inline(always)]
-fn leave_whole<T: Clock + Fragments + Node + Services>(tables: &T, fragment: &Fragment) {
-    let written = Ports::time(tables.now());
-    let left = Ports { held: Ports::NONE_WAITS, written, ..Ports::default() };
-    if !tables.put_fragment(fragment, &left) {
-        tables.count(Event::FragmentTableFull);
-    }
 }
 
 /// Records that a later fragment has passed. The entry ends with the last one if all have passed in order: a sender may

@@ -114,7 +114,7 @@ fn connected_socket_gets_a_backend_and_is_shown_the_frontend() {
     }
 }
 
-/// Source ranges, and the way back of answers, depend on it: that of an answer through a tunnel, for the node's own.
+/// Source ranges, and the way back of answers, depend on it: through a tunnel also where it is the node's own.
 #[test]
 fn socket_that_is_bound_to_an_address_is_left_to_its_packets() {
     let tables = plain(&V4);
