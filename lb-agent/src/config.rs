@@ -133,8 +133,11 @@ impl Default for Config {
             hostname: Setting::default(),
             bind_address: Setting::new(any),
             bind_hard_fail: Setting::default(),
-            healthz: Setting::new(Some(SocketAddr::new(any, 10_256))),
-            metrics: Setting::new(Some(SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 10_249))),
+            healthz: Setting::new(Some(SocketAddr::new(any, values::HEALTHZ))),
+            metrics: Setting::new(Some(SocketAddr::new(
+                Ipv4Addr::LOCALHOST.into(),
+                values::METRICS,
+            ))),
             mode: Setting::default(),
             external_ips: Setting::new(true),
             cluster_cidr: Setting::default(),

@@ -53,12 +53,12 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     t.flag(&mut config.bind_address, "bind-address", bind);
     t.flag(&mut config.bind_hard_fail, "bind-address-hard-fail", proxy.bind_address_hard_fail);
     let (text, port) = (proxy.healthz_bind_address.as_ref(), proxy.healthz_port);
-    let healthz = listener("healthz-bind-address", text, port.unwrap_or(10_256))?;
+    let healthz = listener("healthz-bind-address", text, port.unwrap_or(values::HEALTHZ))?;
     t.flag(&mut config.healthz, "healthz-bind-address", healthz);
     // The port comes after the address: with the value 0 it turns the listener off.
     t.flag(&mut config.healthz, "healthz-port", none_at_zero(port));
     let (text, port) = (proxy.metrics_bind_address.as_ref(), proxy.metrics_port);
-    let metrics = listener("metrics-bind-address", text, port.unwrap_or(10_249))?;
+    let metrics = listener("metrics-bind-address", text, port.unwrap_or(values::METRICS))?;
     t.flag(&mut config.metrics, "metrics-bind-address", metrics);
     t.flag(&mut config.metrics, "metrics-port", none_at_zero(port));
     let mode = detect_local_mode(proxy)?;

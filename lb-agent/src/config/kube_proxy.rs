@@ -45,8 +45,8 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     );
     let listener = |port| move |text: &str| values::listener(text, port).map(Some);
     let allowed = "an address with or without port";
-    config.healthz.file(section.parse("healthzBindAddress", allowed, listener(10_256)));
-    config.metrics.file(section.parse("metricsBindAddress", allowed, listener(10_249)));
+    config.healthz.file(section.parse("healthzBindAddress", allowed, listener(values::HEALTHZ)));
+    config.metrics.file(section.parse("metricsBindAddress", allowed, listener(values::METRICS)));
     let modes = [("iptables", "iptables"), ("ipvs", "ipvs"), ("nftables", "nftables")];
     config.mode.file(
         section

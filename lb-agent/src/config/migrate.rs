@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 
 use super::problem::{Problem, joined};
 use super::tree::{self, YamlNode, YamlValue};
+use super::values::HEALTHZ;
 use super::{AGENT, Config, KUBE_PROXY, Setting, SettingOrigin};
 
 /// Key of the configuration file in kube-proxy's `ConfigMap`, as kubeadm writes it.
@@ -81,7 +82,7 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
     }
     if !config.healthz.value.is_some_and(is_probed) {
         config.warnings.push(format!(
-            "healthzBindAddress: the probes of deploy/daemonset.yaml ask port {PROBED} of the pod's address, and the \
+            "healthzBindAddress: the probes of deploy/daemonset.yaml ask port {HEALTHZ} of the pod's address, and the \
              kubelet ends a container that does not answer there; change the probes, or leave the field out"
         ));
     }
@@ -112,12 +113,9 @@ fn unset(config: &Config) -> String {
     format!("# Not set; each line shows a default or an example:\n{lines}{sizes}")
 }
 
-/// The port that the probes of `deploy/daemonset.yaml` ask.
-const PROBED: u16 = 10_256;
-
 /// Reports whether a server at an address answers the probes of `deploy/daemonset.yaml`, which ask the node's address.
 const fn is_probed(address: SocketAddr) -> bool {
-    address.port() == PROBED && !address.ip().is_loopback()
+    address.port() == HEALTHZ && !address.ip().is_loopback()
 }
 
 fn entry<'a>(node: &'a YamlNode, key: &str) -> Option<&'a YamlNode> {

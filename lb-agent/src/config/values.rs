@@ -64,6 +64,11 @@ pub const fn family(cidr: &IpNet) -> Family {
     }
 }
 
+/// Port of the health server, which the probes of `deploy/daemonset.yaml` ask.
+pub(super) const HEALTHZ: u16 = 10_256;
+/// Port of the metrics server.
+pub(super) const METRICS: u16 = 10_249;
+
 /// Parses an address to listen on; `port` is the default port.
 pub fn listener(text: &str, port: u16) -> Result<SocketAddr, String> {
     if let Ok(address) = text.parse::<SocketAddr>() {

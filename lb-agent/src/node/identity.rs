@@ -16,6 +16,11 @@ pub struct Primary {
 }
 
 impl Primary {
+    /// Returns the address of a family.
+    pub(in crate::node) const fn of(self, v4: bool) -> Option<IpAddr> {
+        if v4 { self.v4 } else { self.v6 }
+    }
+
     /// Returns the primary addresses; a family without one has that of `earlier`.
     const fn or(self, earlier: Self) -> Self {
         Self {
@@ -144,8 +149,7 @@ impl Identity {
 
     /// Reports whether an address of the node serves `NodePorts` (contract 3.5).
     pub fn serves_node_ports(&self, ip: IpAddr) -> bool {
-        let Primary { v4, v6 } = self.node_port_primary;
-        let primary = if ip.is_ipv4() { v4 } else { v6 };
+        let primary = self.node_port_primary.of(ip.is_ipv4());
         let is_named = || primary == Some(ip) || self.node_ports.lists(ip);
         self.node_ports.accepts(ip, primary) && (!self.awaits_primary() || is_named())
     }

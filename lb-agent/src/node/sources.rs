@@ -29,7 +29,7 @@ impl<'a> SourceAddresses<'a> {
         let mut all = own().chain(self.link.controller.into_iter().flat_map(of));
         // The kernel, too, prefers an address of the outgoing interface.
         let global = all.find(|own| own.is_global).map(|own| own.ip);
-        let node = if v4 { self.primary.v4 } else { self.primary.v6 }.filter(is_family);
+        let node = self.primary.of(v4).filter(is_family);
         let others = || {
             let others = self.view.addresses.iter().filter(|own| is_usable(own) && own.is_global);
             others.filter(|own| is_family(&own.ip)).min_by_key(|own| own.index).map(|own| own.ip)

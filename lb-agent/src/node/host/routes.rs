@@ -38,8 +38,7 @@ type FrontendRoute = (IpNet, Option<IpAddr>);
 
 /// Makes the table contain exactly the routes to these frontends.
 pub(super) async fn set(handle: &Handle, frontends: &FrontendNetworks) -> Result<(), Error> {
-    let Primary { v4, v6 } = frontends.sources;
-    let source = |network: &IpNet| if network.addr().is_ipv4() { v4 } else { v6 };
+    let source = |network: &IpNet| frontends.sources.of(network.addr().is_ipv4());
     let wanted: BTreeSet<FrontendRoute> = frontends
         .networks
         .iter()

@@ -6,9 +6,8 @@ mod veths;
 use std::net::IpAddr;
 
 use super::*;
-use crate::node::Primary;
-use crate::node::RoutedInterfaces;
 use crate::node::hidden::Hidden;
+use crate::node::{Primary, RoutedInterfaces};
 
 fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
