@@ -1,7 +1,8 @@
 //! The part of an skb that must be linear: its headers.
 
 use aya_ebpf::bindings::__sk_buff;
-use aya_ebpf::helpers::generated::bpf_skb_pull_data;
+use aya_ebpf::bindings::bpf_hdr_start_off::BPF_HDR_START_NET;
+use aya_ebpf::helpers::generated::{bpf_skb_load_bytes_relative, bpf_skb_pull_data};
 use aya_ebpf::programs::TcContext;
 use lb_common::addr::Protocol;
 use lb_common::wire::{self, ETHERNET, TYPE_IPV4, TYPE_IPV6};
@@ -27,6 +28,38 @@ pub(crate) const BY_FRAGS: u32 = 0xffff;
 pub(crate) const fn longest(ether_type: [u8; 2]) -> usize {
     let is_v4 = u16::from_ne_bytes(ether_type) as u32 == IS_IPV4;
     (if is_v4 { IPV4 + TCP } else { IPV6 + TCP }) as usize
+}
+
+/// Whether the data of a packet at an interface without a link-layer header begin with an Ethernet header all the same.
+///
+/// The kernel leaves the header of the outer packet in front of one that came out of `IPsec`
+/// (`xfrm4_remove_tunnel_encap` in `net/xfrm/xfrm_input.c`; `xfrm` and `vti` interfaces), and of one from `ovpn` before
+/// Linux 7.1; `tcx_run` makes it part of the data.
+#[inline(always)]
+pub(crate) fn has_outer_header(context: &TcContext) -> bool {
+    /// Bytes that tell the beginning of an IP packet from that of a frame.
+    const SOME: usize = 8;
+    let skb = context.skb.skb;
+    // SAFETY: a field of the program's own context.
+    let kind = unsafe { (*skb).protocol };
+    // An IP packet has part of an address there, which may look like the protocol: then the bytes decide.
+    let at_type = context.load::<[u8; 2]>(ETHERNET - 2);
+    if u32::from(at_type.map_or(0, u16::from_ne_bytes)) != kind {
+        return false;
+    }
+    let mut network = [0_u8; SOME];
+    // SAFETY: the helper writes exactly this many bytes or fails.
+    let result = unsafe {
+        bpf_skb_load_bytes_relative(
+            skb.cast(),
+            0,
+            network.as_mut_ptr().cast(),
+            SOME as u32,
+            BPF_HDR_START_NET,
+        )
+    };
+    let first = context.load::<[u8; SOME]>(0);
+    result == 0 && first.is_ok_and(|first| first != network)
 }
 
 /// Makes the headers of a packet linear, and nothing behind them. `network`: offset of its IP header.

@@ -13,6 +13,7 @@ use lb_common::route::Route;
 use lb_common::tables::Node as _;
 
 use crate::frame::Frame;
+use crate::headers;
 use crate::kernel::{self, Kernel};
 use crate::maps::{L3_PATHS, PATHS, XDP_PATHS};
 use crate::programs::hooks;
@@ -64,6 +65,14 @@ pub(crate) fn error_path(context: TcContext) -> i32 {
 /// Packets from outside by an interface without a link-layer header. No fast path precedes this stage.
 #[classifier]
 pub(crate) fn l3_ingress(context: TcContext) -> i32 {
+    if headers::has_outer_header(&context)
+        && let Some(scratch) = kernel::scratch()
+    {
+        let target = Target::device(Skb::new(&context).device());
+        let stage = whole::enter(scratch, Role::External, Side::INGRESS);
+        let verdict = enter(&PATHS, &context, stage);
+        return report::tc(Hook::ExternalIngress, Direction::Ingress, target, verdict);
+    }
     l3(&context, Skb::l3(&context), Stage::Ingress)
 }
 

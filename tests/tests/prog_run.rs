@@ -47,6 +47,28 @@ fn every_fixture_is_the_same_in_the_kernel() {
     assert!(failed.is_empty(), "{} differences", failed.len());
 }
 
+/// A packet that came out of an `xfrm` interface has the Ethernet header of its outer packet in front of it, although
+/// the interface has none.
+#[test]
+fn packet_behind_the_header_of_its_outer_one_is_the_same_in_the_kernel() {
+    let is_ip = |fixture: &Fixture| {
+        let types = fixture.steps.iter().map(|step| step.packet.get(12..14));
+        let are_ip = types.clone().all(|kind| matches!(kind, Some([0x08, 0x00] | [0x86, 0xdd])));
+        are_ip && fixture.steps.iter().any(|step| step.hook == Hook::ExternalIngress)
+    };
+    let mut kernels = BTreeMap::new();
+    let mut count = 0;
+    for fixture in playable(fixtures::all()).filter(is_ip) {
+        let kernel = of(&mut kernels, fixture.tables.flow_capacity);
+        kernel.take_behind_outer_headers().expect("the program is loaded");
+        let outcome = compare(kernel, &fixture.tables, &fixture.steps, false)
+            .unwrap_or_else(|error| panic!("{}: {error:#}", fixture.name));
+        assert!(outcome.difference.is_none(), "{}: {:?}", fixture.name, outcome.difference);
+        count += 1;
+    }
+    assert!(count > 100, "only {count} fixtures");
+}
+
 #[test]
 fn the_fast_path_is_the_same_in_the_kernel() {
     let mut kernels = BTreeMap::new();

@@ -74,6 +74,9 @@ fn context(step: &Step) -> bpf::Context {
     context
 }
 
+/// The program at the ingress of interfaces without a link-layer header.
+const L3_INGRESS: &str = "l3_ingress";
+
 /// The name of the program at a hook.
 const fn program(hook: Hook) -> &'static str {
     hook.name()
@@ -108,7 +111,8 @@ fn load_programs(ebpf: &mut Ebpf) -> Result<Vec<RawFd>> {
         };
         programs.push(fd);
     }
-    for (_, name) in datapath::PATHS {
+    let others = datapath::PATHS.iter().map(|(_, name)| *name).chain([L3_INGRESS]);
+    for name in others {
         let path: &mut SchedClassifier =
             ebpf.program_mut(name).with_context(|| format!("program {name}"))?.try_into()?;
         path.load().with_context(|| format!("load {name}"))?;
@@ -190,6 +194,16 @@ impl Kernel {
         let fd = self.maps.get(name).copied().unwrap_or(-1);
         // SAFETY: the object that owns it lives as long as this borrow.
         unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// Runs packets from outside by the program of interfaces without a link-layer header, which some of them give to a
+    /// packet with the header of its outer one.
+    pub fn take_behind_outer_headers(&mut self) -> Result<()> {
+        let program = self.ebpf.program(L3_INGRESS).context("no program")?;
+        let fd = <&SchedClassifier>::try_from(program)?.fd()?.as_fd().as_raw_fd();
+        let place = self.programs.get_mut(Hook::ExternalIngress as usize).context("no hook")?;
+        *place = fd;
+        Ok(())
     }
 
     /// The file descriptor of a hook's program.
