@@ -96,8 +96,8 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
         return Err(Verdict::Pass(PassReason::Unchanged));
     }
     let is_to_host = flow.kind == Kind::REPLY && headers.key.side == Side::INGRESS;
-    // The source becomes the frontend if it is an end of the flow. So does a router towards the loopback, which accepts
-    // packets from no other address.
+    // The outer source becomes the frontend if the backend sent the error, or if the client has a loopback address:
+    // `lo` accepts no other source.
     let shows_frontend =
         headers.key.tuple.source == quoted.key.tuple.source || flow.to.destination.is_loopback();
     // The stack expects the frontend where the request left, and a router where its packet came in (`rp_filter`).
@@ -109,9 +109,13 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     if leaves && flow.kind == Kind::REPLY && follow::is_translated_later(packet, flow, *role) {
         return Err(Verdict::Pass(PassReason::Unchanged));
     }
+    // A tunnel of this host tells the sender of a packet that is too large for it (`icmp_ndo_send`). The sender is this
+    // host by then, so the error comes by `lo`, and must be routed again.
+    let comes_back =
+        *role == Role::Host && headers.key.side == Side::INGRESS && flow.kind != Kind::REPLY;
     // An error of this host about a reply took the route to the frontend; the stack sends it on by the route to the
     // backend.
-    if leaves && flow.kind == Kind::FORWARD {
+    if comes_back || leaves && flow.kind == Kind::FORWARD {
         exit.by_loopback();
     }
     let replaces = leaves && matches!(flow.kind, Kind::REPLY | Kind::MASQUERADE);
