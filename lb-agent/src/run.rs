@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, watch};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::config::Config;
 use crate::config::flags::Run;
@@ -36,6 +36,7 @@ mod devices;
 mod early_drops;
 mod error;
 mod grace_clock;
+mod growth;
 mod handover;
 mod kubernetes;
 mod memory;
@@ -62,6 +63,7 @@ use early_drops::EarlyDrops;
 use error::End;
 pub use error::{Error, Outcome};
 use grace_clock::GraceClock;
+use growth::Growth;
 pub use handover::{Handover, handed_over};
 use kubernetes::Reporter;
 use node_object::NodeObject;
@@ -170,6 +172,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
         unbound: Unbound::default(),
         takeover: takeover::begin(Arc::clone(&shared)).await,
         configured_sizes: config.sizes(),
+        growth: Growth::new(),
         memory_problem,
     };
     start_servers(&config, &agent, kube_proxy, view, &shared).await?;
@@ -213,6 +216,10 @@ async fn prepare_host_stack(
     if let Err(error) = node::host::open_loopback(&record, serves_loopback, needs_v6).await {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
+    }
+    if let Err(error) = node::host::prepare_routing().await {
+        // The rule is added with the first route.
+        debug!(error = crate::chain(&error), "the rule for routes to frontends is not there yet");
     }
     let timeouts =
         Timeouts { record: conntrack_file(&config.bpf_dir.value), lifetimes: config.lifetimes() };

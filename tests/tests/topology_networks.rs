@@ -1,13 +1,10 @@
 //! An interface with addresses of several networks: a masqueraded packet leaves with the address that its route names,
 //! as with netfilter's MASQUERADE, which kube-proxy's rules use.
 
-use std::net::SocketAddr;
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::manifest::{Endpoint, Service};
-use lb_tests::rig::{Rig, TARGET, ask, matrix, until, until_within};
-use lb_tests::topology::{Addresses, Family, Segment, Shape, Topology};
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
+use lb_tests::topology::{Addresses, Family, Shape, Topology};
 use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
 
 /// `NodePort`s of backends in the first network, in the second network, behind a router in the second network, and of a
@@ -15,8 +12,6 @@ use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
 const NODE_PORTS: [u16; 4] = [30_080, 30_081, 30_082, 30_083];
 /// The difference between a `NodePort` and the port of netfilter's rules for the same backend.
 const NETFILTERS: u16 = 1_000;
-/// The deadline for another source: the sweep runs every five seconds.
-const RENEWED: Duration = Duration::from_mins(1);
 
 /// An address of the second network; number 11 is that of node-a.
 fn second(number: u8) -> Result<Addresses> {
@@ -230,71 +225,6 @@ fn rules_by_source_and_by_mark_lead_to_the_same_source() -> Result<()> {
         is_asked_from(own).with_context(|| rule.to_owned())?;
         netns.ip(&format!("rule del {rule} lookup 100"))?;
         is_asked_from(first).with_context(|| format!("without {rule}"))?;
-    }
-    Ok(())
-}
-
-/// The card that leads to the backend goes down, and the route moves to the other card. Netfilter forgets masqueraded
-/// connections of a card that goes down, so their next packets get another source there as well.
-#[test]
-fn datagrams_go_on_by_another_card_with_its_source() -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(Shape::Routed).rp_filter(2).two_segments())?;
-    let reach = |rig: &Rig, segment: Segment, device: &str| -> Result<()> {
-        for (index, host) in [(0, 12), (1, 11)] {
-            let ([pods4, pods6], to) = (rig.node(1 - index)?.pod_ranges(), segment.host(host)?);
-            rig.node(index)?.netns().ip(&format!(
-                "route replace {pods4} via {} dev {device}\nroute replace {pods6} via {} dev {device}",
-                to.v4, to.v6
-            ))?;
-        }
-        Ok(())
-    };
-    reach(&rig, Segment::Second, "eth1")?;
-    let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORTS[0]);
-    rig.manifests().apply(&web.pods(&[rig.pod(1, 0)?]))?;
-    rig.start_agents(&[])?;
-    let question = |family| -> Result<Ask> {
-        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORTS[0]);
-        Ok(Ask::udp(node_port).from_port(40_123).unconnected())
-    };
-    for (segment, device) in [(Segment::Second, None), (Segment::First, Some("eth0"))] {
-        if let Some(device) = device {
-            rig.node(0)?.netns().ip("link set dev eth1 down")?;
-            reach(&rig, segment, device)?;
-        }
-        for family in Family::ALL {
-            let ip = segment.host(11)?.of(family);
-            let is_seen = |answer: &Result<Answer, Failure>| {
-                answer.as_ref().is_ok_and(|answer| answer.client.ip() == ip)
-            };
-            until_within(RENEWED, rig.client(), question(family)?, is_seen)?;
-        }
-    }
-    Ok(())
-}
-
-/// A process of the node goes on asking from one socket while its default route moves from a card that goes down to
-/// another one.
-#[test]
-fn answers_to_the_node_follow_its_default_route() -> Result<()> {
-    let mut rig = Rig::build(Topology::builder(Shape::Routed).rp_filter(2).two_segments())?;
-    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 0)?]);
-    rig.manifests().apply(&web)?;
-    rig.start_agents(&[])?;
-    for (segment, device, before) in
-        [(Segment::Second, "eth1", ""), (Segment::First, "eth0", "link set dev eth1 down")]
-    {
-        let to = segment.host(12)?;
-        rig.node(0)?.netns().ip(&format!(
-            "{before}\nroute replace default via {} dev {device}\nroute replace default via {} dev {device}",
-            to.v4, to.v6
-        ))?;
-        for family in Family::ALL {
-            // The address of the card that stays: the other's IPv6 address goes with it.
-            let from = SocketAddr::new(Segment::First.host(11)?.of(family), 40_321);
-            let question = Ask::udp(web.frontend(family)).from(from).unconnected();
-            until(rig.node(0)?, question, Result::is_ok)?;
-        }
     }
     Ok(())
 }

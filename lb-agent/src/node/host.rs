@@ -39,8 +39,8 @@ fn connect() -> Result<rtnetlink::Handle, Error> {
 
 /// Makes the loopback interface accept what the programs send there.
 ///
-/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8. Without
-/// `needs_v6`, the setting of IPv6 stays as it is; `/proc/sys` may be read-only in a container.
+/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8.
+/// Without `needs_v6`, the setting of IPv6 stays as it is; `/proc/sys` may be read-only in a container.
 pub async fn open_loopback(
     record: &Path,
     serves_loopback: bool,
@@ -57,6 +57,11 @@ pub async fn open_loopback(
         info!(?now, ?wanted, "loopback interface configured for packets of host processes");
     }
     Ok(())
+}
+
+/// Prepares the routing of packets of host processes, before any of them is served.
+pub async fn prepare_routing() -> Result<(), Error> {
+    routes::prepare(&connect()?).await
 }
 
 /// Keeps routes, neighbour entries and the loopback interface as they must be, until the sender of frontends is

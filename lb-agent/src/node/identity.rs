@@ -75,7 +75,8 @@ pub struct Identity {
     pub node_port_primary: Primary,
     /// Whether the Node object, or an earlier run, has named a primary address.
     pub knows_primary: bool,
-    /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set.
+    /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set. Until the Node is known,
+    /// those of an earlier run stand in for `podCIDRs` if there is no `clusterCIDR`.
     pub pod_ranges: Vec<IpNet>,
     /// Patterns of `--external-device`; empty if external interfaces are detected.
     pub external: Vec<Pattern>,
@@ -166,8 +167,8 @@ impl Identity {
     /// the configuration names.
     ///
     /// A family without a primary address is served on all its addresses; without the Node object that would be every
-    /// address of the node, also those towards the Internet. kube-proxy waits for the object (`newNodeManager` in
-    /// `pkg/proxy/node.go`).
+    /// address of the node, also those towards the Internet. kube-proxy waits 30 s for the object (`NewNodeManager` in
+    /// `pkg/proxy/node.go`), and then serves them there.
     pub const fn awaits_primary(&self) -> bool {
         self.node_ports.primary && !self.node_ports.all && !self.knows_primary
     }

@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 
 use super::identity::Identity;
-use super::view::{Address, Link, LinkKind, NetnsView};
+use super::view::{Address, InterfaceAddresses, Link, LinkKind, NetnsView};
 
 /// Facts about all interfaces of a view, computed once.
 #[derive(Debug)]
 pub(super) struct Leads<'a> {
     view: &'a NetnsView,
     node: &'a Identity,
+    pub(super) addresses: InterfaceAddresses<'a>,
     /// Interfaces with an address and a network on their link, or the address of its other end.
     networks: BTreeSet<u32>,
     /// Interfaces with a default route or an address of the Node object: they certainly lead outside.
@@ -40,7 +41,8 @@ impl<'a> Leads<'a> {
         let nodes = view.addresses.iter().filter(is_nodes).map(|own| own.index);
         let surely = nodes.chain(view.routed.default.iter().copied()).collect();
         let (carriers, outside, plain) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-        let mut leads = Self { view, node, networks, surely, carriers, outside, plain };
+        let addresses = InterfaceAddresses::of(view);
+        let mut leads = Self { view, node, addresses, networks, surely, carriers, outside, plain };
         leads.carriers = view.links.values().filter_map(|link| leads.carrier(link)).collect();
         // A second pass: whether a veth belongs to a pod depends on the sets above.
         for link in view.links.values().filter(|link| link.kind == LinkKind::Veth) {
@@ -194,7 +196,7 @@ impl<'a> Leads<'a> {
     }
 
     fn networks_of(&self, link: &Link) -> impl Iterator<Item = &'a Address> {
-        let networks = self.view.addresses_of(link.index);
+        let networks = self.addresses.on(link.index);
         networks.filter(|own| own.is_global && own.has_network())
     }
 

@@ -23,7 +23,7 @@ const GATEWAY: u16 = 6;
 const MEMBER: usize = 8;
 
 /// A next hop of a route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Hop {
     pub(super) device: u32,
     pub(super) has_gateway: bool,

@@ -32,25 +32,25 @@ pub fn towards(
         }
         WalkStep::Row
     })?;
-    let tracked = |which| {
-        let listed = conntrack::list(which, |connection| {
-            let Connection { original: to, protocol, .. } = connection;
-            *protocol == tcp
-                && connection.is_answered()
-                && is_meant(&Frontend::new(to.destination, to.destination_port, tcp))
-        });
-        // Without conntrack nothing is translated, and connections through this node are unknown.
-        listed.into_iter().flatten().map(|connection| connection.original)
-    };
-    let translated: Vec<Tuple> = tracked(Which::Translated).collect();
+    let tracked = conntrack::list(Which::Either, |connection| {
+        let Connection { original: to, protocol, .. } = connection;
+        *protocol == tcp
+            && connection.is_answered()
+            && is_meant(&Frontend::new(to.destination, to.destination_port, tcp))
+    });
+    // Without conntrack nothing is translated, and connections through this node are unknown.
+    let (translated, kept): (Vec<Connection>, Vec<Connection>) =
+        tracked.unwrap_or_default().into_iter().partition(Connection::is_translated);
+    let original = |connection: Connection| connection.original;
+    let translated = translated.into_iter().map(original);
     if counts_translated {
         found.extend(translated);
     } else {
         // A socket of such a connection has the frontend as its peer as well.
-        let hashes: HashSet<u64> = translated.iter().map(|it| hash::whole(it, tcp)).collect();
+        let hashes: HashSet<u64> = translated.map(|it| hash::whole(&it, tcp)).collect();
         found.retain(|tuple| !hashes.contains(&hash::whole(tuple, tcp)));
     }
-    found.extend(tracked(Which::Kept));
+    found.extend(kept.into_iter().map(original));
     Ok(found)
 }
 

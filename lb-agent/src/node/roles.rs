@@ -8,7 +8,7 @@ use lb_common::config::{Device, address};
 use super::hidden::device::Reason;
 use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
-use super::sources::SourceAddresses;
+use super::sources::{SourceAddresses, unnumbered};
 use super::view::{Address, Head, Link, LinkKind, NetnsView};
 use crate::datapath::Role;
 
@@ -39,6 +39,7 @@ pub(crate) fn assignments_among(
     is_wanted: impl Fn(u32) -> bool,
 ) -> Vec<Assignment> {
     let leads = Leads::of(view, node);
+    let (addresses, unnumbered) = (&leads.addresses, unnumbered(view, node.primary));
     let role = |link: &Link| {
         let (is_external, is_pod) = (leads.is_external(link), leads.is_pod(link));
         match link.head {
@@ -52,7 +53,7 @@ pub(crate) fn assignments_among(
     };
     let assignment = |link: &Link| {
         let role = role(link)?;
-        let sources = SourceAddresses { link, view, primary: node.primary };
+        let sources = SourceAddresses { link, view, addresses, unnumbered };
         let device = device(role, sources, node, &leads);
         let (index, number, name) = (link.index, link.number, link.name.clone());
         Some(Assignment { index, number, name, role, device, sources: sources.chosen() })
@@ -87,7 +88,12 @@ pub fn kept(
             link.kind != LinkKind::Tunnel && view.bridge_of(link).is_none() && !leads.carries(link)
         })
     };
-    lost.filter(stays).cloned().collect()
+    let as_now = |before: &Assignment| {
+        let flags = before.device.flags & !Device::DOWN;
+        let down = view.links.get(&before.index).map_or(0, down);
+        Assignment { device: Device { flags: flags | down, ..before.device }, ..before.clone() }
+    };
+    lost.filter(stays).map(as_now).collect()
 }
 
 /// Returns the values of `ADDRESSES`: the node's addresses, and those that serve `NodePorts` (contract 3.5).
@@ -101,18 +107,30 @@ pub fn addresses(view: &NetnsView, node: &Identity) -> BTreeMap<Ip, u32> {
     all
 }
 
-/// Returns the addresses at which no answer can arrive: their interfaces are all down, and no external interface that
-/// is up sends with one of them.
+/// Returns the addresses at which no answer can arrive: their interfaces are all down, or have no carrier while another
+/// one works, and no external interface that works sends with one of them.
 pub fn stranded(view: &NetnsView, wanted: &[Assignment]) -> BTreeSet<Ip> {
-    let is_up = |index: &u32| view.links.get(index).is_some_and(|link| link.is_up);
-    let (up, down): (Vec<&Address>, Vec<&Address>) =
-        view.addresses.iter().partition(|own| is_up(&own.index));
+    let works = |index: &u32| view.links.get(index).is_some_and(Link::works);
     let is_external = |device: &&Assignment| {
-        matches!(device.role, Role::External | Role::L3) && is_up(&device.index)
+        matches!(device.role, Role::External | Role::L3) && works(&device.index)
     };
-    let used = wanted.iter().filter(is_external).flat_map(|device| {
-        [device.device.source4, device.device.source6].into_iter().chain(device.sources.clone())
-    });
+    let used: BTreeSet<Ip> = wanted
+        .iter()
+        .filter(is_external)
+        .flat_map(|device| {
+            let sources = [device.device.source4, device.device.source6];
+            sources.into_iter().chain(device.sources.clone())
+        })
+        .filter(|source| !source.is_unspecified())
+        .collect();
+    // Without another way out, flows wait for the cable as connections do.
+    let has_other = |v4: bool| used.iter().any(|source| source.is_v4() == v4);
+    let serves = |own: &&Address| {
+        view.links
+            .get(&own.index)
+            .is_some_and(|link| link.is_up && !(link.lacks_carrier && has_other(own.ip.is_ipv4())))
+    };
+    let (up, down): (Vec<&Address>, Vec<&Address>) = view.addresses.iter().partition(serves);
     let used: BTreeSet<Ip> = up.into_iter().map(|own| Ip::from(own.ip)).chain(used).collect();
     down.into_iter().map(|own| Ip::from(own.ip)).filter(|ip| !used.contains(ip)).collect()
 }
@@ -139,18 +157,20 @@ pub fn ambiguous(view: &NetnsView, node: &Identity) -> Vec<String> {
 /// Returns sentences for operators about interfaces that packets are routed through and that have no programs.
 ///
 /// Left out are bridges of pods, whose ports have programs, and interfaces that are reported with the pod at their
-/// other end (`hidden`). A netkit in mode l3 counts even without an address, because its other end is a pod.
-pub fn unserved(view: &NetnsView, node: &Identity) -> Vec<String> {
-    let served: BTreeSet<u32> =
-        assignments(view, node).into_iter().map(|device| device.index).collect();
+/// other end (`hidden`). A netkit in mode l3 counts even without an address, because its other end is a pod. `served`:
+/// the [`assignments`] of the same view.
+pub fn unserved(view: &NetnsView, node: &Identity, served: &[Assignment]) -> Vec<String> {
+    let served: BTreeSet<u32> = served.iter().map(|device| device.index).collect();
     let leads = Leads::of(view, node);
     let is_named = |link: &Link| {
         view.hidden.iter().any(|device| device.reason == Reason::NetkitL3(link.index))
     };
     let is_unserved = |link: &&Link| {
         let is_of_a_pod = link.kind == LinkKind::Netkit && link.is_up && link.elsewhere.is_some();
+        // A port with programs sees the packets of the bridge, as a tunnel beside pods does.
+        let is_seen = |port: &Link| leads.is_pod(port) || served.contains(&port.index);
         let is_bridge_of_pods =
-            link.kind == LinkKind::Bridge && view.ports(link.index).all(|it| leads.is_pod(it));
+            link.kind == LinkKind::Bridge && view.ports(link.index).all(is_seen);
         link.kind != LinkKind::Loopback
             && !served.contains(&link.index)
             && !is_bridge_of_pods
@@ -199,6 +219,11 @@ fn device(role: Role, sources: SourceAddresses<'_>, node: &Identity, leads: &Lea
     }
 }
 
+/// Returns [`Device::DOWN`] for an external interface by which nothing can arrive.
+const fn down(link: &Link) -> u32 {
+    if link.works() { 0 } else { Device::DOWN }
+}
+
 /// Returns the flags of an interface: its role, and the features that other interfaces allow.
 fn flags(link: &Link, role: Role, view: &NetnsView, node: &Identity, leads: &Leads<'_>) -> u32 {
     // Only a veth or netkit with its other end in another namespace can take packets by `bpf_redirect_peer`.
@@ -208,7 +233,9 @@ fn flags(link: &Link, role: Role, view: &NetnsView, node: &Identity, leads: &Lea
         Role::Pod => Device::POD,
         Role::External | Role::L3 => {
             let carries = if leads.is_below(link) { Device::CARRIES } else { 0 };
-            carries | if leads.has_upper(link) { Device::HAS_UPPER } else { 0 }
+            let has_upper = if leads.has_upper(link) { Device::HAS_UPPER } else { 0 };
+            let tunnel = if link.kind == LinkKind::Tunnel { Device::TUNNEL } else { 0 };
+            carries | has_upper | tunnel | down(link)
         }
         Role::Host => Device::HOST,
     };

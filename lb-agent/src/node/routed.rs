@@ -33,7 +33,7 @@ pub(super) enum Asks {
 }
 
 /// The next hops of a route, and the kind of its destination.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct RouteHops {
     is_default: bool,
     is_to_network: bool,
@@ -52,7 +52,7 @@ impl RoutedInterfaces {
 
     /// Lists all routes of the kernel.
     pub(super) async fn list(handle: &Handle) -> Result<Self, rtnetlink::Error> {
-        let (mut routed, mut of_objects) = (Self::default(), Vec::new());
+        let (mut routed, mut of_objects) = (Self::default(), BTreeSet::new());
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
         for question in [v4, v6] {
@@ -62,7 +62,8 @@ impl RoutedInterfaces {
                 // A route with a nexthop object names no interface itself, unless the kernel adds the object's hops.
                 match route.object.filter(|_| route.hops.is_empty()) {
                     None => routed.add(&route),
-                    Some(object) => of_objects.push((route, object)),
+                    // Many routes have one object.
+                    Some(object) => drop(of_objects.insert((object, route))),
                 }
             }
         }
@@ -71,7 +72,7 @@ impl RoutedInterfaces {
             let objects = tokio::task::spawn_blocking(nexthops::list).await;
             let objects: BTreeMap<u32, Vec<Hop>> =
                 objects.ok().and_then(Result::ok).unwrap_or_default();
-            for (mut route, object) in of_objects {
+            for (object, mut route) in of_objects {
                 route.hops = objects.get(&object).cloned().unwrap_or_default();
                 routed.add(&route);
             }

@@ -8,34 +8,44 @@ use lb_common::addr::Ip;
 use lb_common::config::Device;
 
 use super::identity::Primary;
-use super::view::{Address, Link, NetnsView};
+use super::view::{Address, InterfaceAddresses, Link, NetnsView};
+
+/// Returns the source of each family for interfaces without a global address: the node's primary address if an
+/// interface has it, else a global address of another interface.
+///
+/// The primary address may be missing: the Node object has an earlier one, or `bindAddress` has moved to another node.
+pub(super) fn unnumbered(view: &NetnsView, primary: Primary) -> Primary {
+    let of = |v4: bool| {
+        let own = || view.addresses.iter().filter(|own| own.ip.is_ipv4() == v4);
+        let node = primary.of(v4).filter(|ip| own().any(|own| own.ip == *ip));
+        let others = || own().filter(|own| is_usable(own) && own.is_global);
+        // The kernel, too, takes one of another interface (`inet_select_addr`, `ipv6_dev_get_saddr`).
+        node.or_else(|| others().min_by_key(|own| own.index).map(|own| own.ip))
+    };
+    Primary { v4: of(true), v6: of(false) }
+}
 
 /// Finds the source addresses of an interface, in a view of the node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceAddresses<'a> {
     pub(super) link: &'a Link,
     pub(super) view: &'a NetnsView,
-    pub(super) primary: Primary,
+    pub(super) addresses: &'a InterfaceAddresses<'a>,
+    /// The result of [`unnumbered`].
+    pub(super) unnumbered: Primary,
 }
 
 impl<'a> SourceAddresses<'a> {
-    /// Returns the default source of a family: a global address of the interface or of its bridge, else the node's
-    /// primary address, else a global address of another interface, as the kernel takes one (`inet_select_addr`,
-    /// `ipv6_dev_get_saddr`), else any address of the interface.
+    /// Returns the default source of a family: a global address of the interface or of its bridge, else that of
+    /// unnumbered interfaces, else any address of the interface.
     pub(super) fn first(self, v4: bool) -> Ip {
-        let is_family = |ip: &IpAddr| ip.is_ipv4() == v4;
-        let of = |index| self.usable(index).filter(|own| is_family(&own.ip));
+        let of = |index| self.usable(index).filter(|own| own.ip.is_ipv4() == v4);
         let own = || of(self.link.index);
         let mut all = own().chain(self.link.controller.into_iter().flat_map(of));
         // The kernel, too, prefers an address of the outgoing interface.
         let global = all.find(|own| own.is_global).map(|own| own.ip);
-        let node = self.primary.of(v4).filter(is_family);
-        let others = || {
-            let others = self.view.addresses.iter().filter(|own| is_usable(own) && own.is_global);
-            others.filter(|own| is_family(&own.ip)).min_by_key(|own| own.index).map(|own| own.ip)
-        };
         let any = || own().next().map(|own| own.ip);
-        global.or(node).or_else(others).or_else(any).map_or(Ip::UNSPECIFIED, Ip::from)
+        global.or_else(|| self.unnumbered.of(v4)).or_else(any).map_or(Ip::UNSPECIFIED, Ip::from)
     }
 
     /// Returns flags of [`Device`] for the families in which the kernel's route selects the source: those with
@@ -68,7 +78,7 @@ impl<'a> SourceAddresses<'a> {
     }
 
     fn usable(self, index: u32) -> impl Iterator<Item = &'a Address> {
-        self.view.addresses_of(index).filter(|own| is_usable(own))
+        self.addresses.on(index).filter(|own| is_usable(own))
     }
 }
 

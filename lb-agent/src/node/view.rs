@@ -59,6 +59,8 @@ pub struct Link {
     pub head: Head,
     /// Whether the link is administratively up.
     pub is_up: bool,
+    /// Whether nothing arrives by it although it is up: no cable is connected, or the other end is down.
+    pub lacks_carrier: bool,
     /// The interface that this one is a port of (bridge, bond or VRF).
     pub controller: Option<u32>,
     /// The interface at its other end, or below it.
@@ -97,6 +99,7 @@ pub struct Address {
 pub struct NetnsView {
     /// Links by interface index.
     pub links: BTreeMap<u32, Link>,
+    /// Addresses of all interfaces. Those of one interface, family and scope are in the order of their age.
     pub addresses: Vec<Address>,
     /// Interfaces that routes lead to.
     pub routed: RoutedInterfaces,
@@ -104,6 +107,33 @@ pub struct NetnsView {
     pub hidden: Vec<Hidden>,
     /// The number of links that appeared so far.
     pub appeared: u64,
+}
+
+/// The addresses of a view, sorted by interface once for a look at each of many.
+#[derive(Debug)]
+pub(super) struct InterfaceAddresses<'a>(Vec<&'a Address>);
+
+impl<'a> InterfaceAddresses<'a> {
+    pub(super) fn of(view: &'a NetnsView) -> Self {
+        let mut sorted: Vec<&Address> = view.addresses.iter().collect();
+        // A stable sort, so that those of one interface keep their order.
+        sorted.sort_by_key(|own| own.index);
+        Self(sorted)
+    }
+
+    /// Returns the addresses of an interface, of each family the oldest first.
+    pub(super) fn on(&self, index: u32) -> impl Iterator<Item = &'a Address> {
+        let first = self.0.partition_point(|own| own.index < index);
+        let rest = self.0.get(first..).unwrap_or_default();
+        rest.iter().copied().take_while(move |own| own.index == index)
+    }
+}
+
+impl Link {
+    /// Reports whether packets can arrive and leave.
+    pub const fn works(&self) -> bool {
+        self.is_up && !self.lacks_carrier
+    }
 }
 
 impl Address {
@@ -126,11 +156,6 @@ impl Address {
 }
 
 impl NetnsView {
-    /// Returns the addresses of an interface, in the kernel's order.
-    pub fn addresses_of(&self, index: u32) -> impl Iterator<Item = &Address> {
-        self.addresses.iter().filter(move |address| address.index == index)
-    }
-
     /// Returns the addresses on which a process may listen: not those of `kube-ipvs0`, where kube-proxy puts every
     /// `ClusterIP`.
     pub fn listening(&self) -> BTreeSet<Ip> {
@@ -188,6 +213,16 @@ impl NetnsView {
         drop(self.links.remove(&index));
         self.addresses.retain(|address| address.index != index);
         self.routed.forget(index);
+    }
+
+    /// Puts the addresses of a list in the order in which events report them.
+    ///
+    /// The kernel lists IPv6 addresses of one scope newest first (`ipv6_link_dev_addr` in `net/ipv6/addrconf.c`). The
+    /// first address of an interface would change with the next list.
+    pub fn sort_listed(&mut self) {
+        let listed = std::mem::take(&mut self.addresses).into_iter();
+        let (v4, v6): (Vec<Address>, Vec<Address>) = listed.partition(|own| own.ip.is_ipv4());
+        self.addresses = v4.into_iter().chain(v6.into_iter().rev()).collect();
     }
 
     /// Adds or updates an address.

@@ -246,6 +246,7 @@ async fn dump(handle: &Handle) -> Result<NetnsView, Error> {
     while let Some(address) = addresses.try_next().await? {
         view.put_address(&address);
     }
+    view.sort_listed();
     let known = view.links.keys().copied().collect();
     let unparsed = spawn_blocking(move || unparsed::look(&known));
     for message in unparsed.await.map_err(std::io::Error::other)?? {

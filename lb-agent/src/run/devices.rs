@@ -117,8 +117,8 @@ impl Devices {
         let mut wanted = assignments(view, identity);
         let own = addresses(view, identity);
         self.stranded = stranded(view, &wanted);
+        let reports = Reports::of(view, identity, &wanted);
         wanted.extend(kept(view, identity, self.attachments.all(), &wanted));
-        let reports = Reports::of(view, identity);
         self.attachments.apply(wanted, is_known, &mut self.maps, numbers);
         self.attachments.open(identity);
         self.addresses.put(&own, &mut self.maps);

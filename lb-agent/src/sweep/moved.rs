@@ -1,10 +1,11 @@
-//! Translated sources that are no longer addresses of this node, or those of an interface that is down: no reply can
-//! arrive for them.
+//! Translated sources that are no longer addresses of this node, or those of an interface that is down or has no
+//! carrier: no reply can arrive for them.
 //!
 //! A masqueraded flow stays. Its masquerade becomes pending again, so the next packet gets a current source. A flow of
 //! datagrams of a process of this node ends, and the next packet begins another one. netfilter removes such connections
-//! as well (`masq_inet_event` and `masq_device_event` in `net/netfilter/nf_nat_masquerade.c`). A TCP connection cannot
-//! change its source, and may continue when the interface is up again.
+//! as well (`masq_inet_event` and `masq_device_event` in `net/netfilter/nf_nat_masquerade.c`, `nf_nat_oif_changed`). A
+//! TCP connection that was answered cannot change its source, and may continue when the interface is up again. One that
+//! was not gets another source with its next SYN.
 
 use std::collections::BTreeSet;
 
@@ -30,7 +31,8 @@ impl OwnAddresses {
         let source = &flow.to.source;
         let is_masquerade = flow.kind == Kind::MASQUERADE && *source != Ip::UNSPECIFIED;
         let is_gone = || !self.all.is_empty() && !self.all.contains(source);
-        let is_stranded = || key.protocol != Protocol::TCP && self.stranded.contains(source);
+        let is_bound = key.protocol == Protocol::TCP && flow.shown.established != 0;
+        let is_stranded = || !is_bound && self.stranded.contains(source);
         (is_masquerade || is_of_process(key, flow)) && (is_gone() || is_stranded())
     }
 
@@ -122,6 +124,18 @@ mod tests {
         let client = pair(Protocol::UDP, 0, [Shown::ESTABLISHED; 2]);
         for (key, flow) in tcp.iter().chain(&client) {
             assert!(!own.has_lost(key, flow), "{key:?}");
+        }
+    }
+
+    /// Its SYNs would be sent from the lost address until the client gives up.
+    #[test]
+    fn connection_that_was_never_answered_gets_another_source() {
+        let own = own(&[host(1), host(9)], &[host(9)]);
+        for (shown, is_lost) in [(Shown::NOTHING, true), (Shown::ESTABLISHED, false)] {
+            let mut flow = masqueraded(0);
+            let (key, entry) = &mut flow[2];
+            entry.shown = shown;
+            assert_eq!(own.has_lost(key, entry), is_lost, "{shown:?}");
         }
     }
 

@@ -45,6 +45,12 @@ impl Device {
     pub const CARRIES: u32 = 256;
     /// An interface over this one (VLAN, macvlan) has programs, which see its packets after those of this one.
     pub const HAS_UPPER: u32 = 512;
+    /// The external interface is down, so that the stack receives nothing there, or has no carrier, so that routes may
+    /// have moved to another one.
+    pub const DOWN: u32 = 1024;
+    /// The interface is a tunnel: over IPv6 it stores what it learns about the MTU in the route of a packet
+    /// (`skb_tunnel_check_pmtu` in `net/ipv4/ip_tunnel_core.c`).
+    pub const TUNNEL: u32 = 2048;
 
     /// The flag [`Device::SOURCES4`] or [`Device::SOURCES6`].
     #[inline(always)]

@@ -62,6 +62,8 @@ enum Action {
 /// The state of entries between two looks.
 #[derive(Debug, Default)]
 struct Seen {
+    /// Interfaces of frontends at the last look at the whole table.
+    interfaces: Option<BTreeSet<u32>>,
     /// Addresses that a machine has answered for, and when they had its address last.
     answered: BTreeMap<IpAddr, Instant>,
     /// Entries with the broadcast address that were confirmed, since when.
@@ -76,6 +78,17 @@ struct Wanted {
     addresses: BTreeSet<IpAddr>,
     /// Networks of several addresses, as the range of ClusterIPs.
     ranges: Vec<IpNet>,
+}
+
+impl Seen {
+    /// Returns the interfaces whose entries are listed next; `None` stands for all.
+    ///
+    /// The table may have an entry for every pod: it is read as a whole only when the interfaces of frontends change.
+    fn scope(&self, wanted: &Wanted) -> Vec<Option<u32>> {
+        let is_known = self.interfaces.as_ref() == Some(&wanted.interfaces);
+        let each = wanted.interfaces.iter().copied().map(Some);
+        if is_known { each.collect() } else { vec![None] }
+    }
 }
 
 impl Wanted {
@@ -123,16 +136,20 @@ pub(super) async fn follow(mut frontends: Receiver<Option<FrontendNetworks>>) ->
 /// Deletes all entries with a broadcast address. Returns whether there were any.
 pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     let mut any = false;
-    for neighbour in list(handle).await?.into_iter().filter(is_ours) {
+    for neighbour in list(handle, None).await?.into_iter().filter(is_ours) {
         // An entry that cannot be deleted has ended meanwhile.
         any |= delete(handle, neighbour).await.is_ok();
     }
     Ok(any)
 }
 
-/// Looks at all entries once.
+/// Looks once at all entries that may concern frontends.
 async fn look(handle: &Handle, wanted: &Wanted, seen: &mut Seen) -> Result<(), Error> {
-    let neighbours = list(handle).await?;
+    let mut neighbours = Vec::new();
+    for interface in seen.scope(wanted) {
+        neighbours.extend(list(handle, interface).await?);
+    }
+    seen.interfaces = Some(wanted.interfaces.clone());
     let there: BTreeSet<Neighbour> = neighbours.iter().filter_map(key).collect();
     seen.confirmed.retain(|key, _| there.contains(key));
     seen.answered.retain(|_, last| last.elapsed() < ANSWERED);
@@ -186,9 +203,13 @@ fn action(neighbour: &NeighbourMessage, wanted: &Wanted, seen: &mut Seen, now: I
     if is_unanswered && is_frontend && !is_answered { Action::Give } else { Action::Keep }
 }
 
-async fn list(handle: &Handle) -> Result<Vec<NeighbourMessage>, Error> {
-    let neighbours = handle.neighbours().get().execute();
-    neighbours.try_collect().await.map_err(|error| Error::Netlink("list neighbours", error))
+/// Lists the entries of an interface, or of all.
+async fn list(handle: &Handle, interface: Option<u32>) -> Result<Vec<NeighbourMessage>, Error> {
+    let mut request = handle.neighbours().get();
+    // The kernel filters by this attribute (`neigh_dump_table` in `net/core/neighbour.c`).
+    request.message_mut().attributes.extend(interface.map(NeighbourAttribute::IfIndex));
+    let neighbours = request.execute().try_collect().await;
+    neighbours.map_err(|error| Error::Netlink("list neighbours", error))
 }
 
 async fn delete(handle: &Handle, neighbour: NeighbourMessage) -> Result<(), Error> {
@@ -335,6 +356,16 @@ mod tests {
             let given = entry(at, NeighbourState::Permanent, 0, Some(u8::MAX));
             assert_eq!(first(&given), Action::Keep, "of another program");
         }
+    }
+
+    #[test]
+    fn whole_table_is_read_only_after_a_change_of_interfaces() {
+        let (mut seen, mut wanted) = (Seen::default(), wanted());
+        assert_eq!(seen.scope(&wanted), [None], "an earlier run may have left entries anywhere");
+        seen.interfaces = Some(wanted.interfaces.clone());
+        assert_eq!(seen.scope(&wanted), [Some(ETH0)]);
+        wanted.interfaces.clear();
+        assert_eq!(seen.scope(&wanted), [None], "entries at the former one are deleted");
     }
 
     #[test]

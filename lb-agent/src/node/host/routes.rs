@@ -88,6 +88,18 @@ fn old<'a>(
     others.map(|(network, _)| network).partition(|network| networks.contains(network))
 }
 
+/// Adds the IPv4 rule while the table may still be empty.
+///
+/// With the first rule of a network namespace, the kernel takes the local addresses out of the table `main` before it
+/// looks them up elsewhere (`fib_unmerge`, called by `fib4_rule_configure` in `net/ipv4/fib_rules.c`). Packets to an
+/// address of the node are lost in between, so this comes before the first packet that is served.
+pub(super) async fn prepare(handle: &Handle) -> Result<(), Error> {
+    if rules(handle, &IpVersion::V4).await?.is_empty() {
+        add_rule(handle, &IpVersion::V4).await?;
+    }
+    Ok(())
+}
+
 /// Removes the table and its rules. Returns whether there were any.
 pub(super) async fn remove(handle: &Handle) -> Result<bool, Error> {
     let there = list(handle).await?;

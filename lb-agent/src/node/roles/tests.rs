@@ -67,6 +67,10 @@ fn node() -> Identity {
     }
 }
 
+fn unserved(view: &NetnsView, node: &Identity) -> Vec<String> {
+    super::unserved(view, node, &assignments(view, node))
+}
+
 fn named(view: &NetnsView, node: &Identity) -> Vec<(String, Role)> {
     assignments(view, node).into_iter().map(|it| (it.name, it.role)).collect()
 }
@@ -119,6 +123,14 @@ fn address_is_stranded_while_its_links_are_down_and_no_other_sends_with_it() {
     assert!(stranded(&view).is_empty());
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(stranded(&view), [Ip::from(ip("172.16.0.9"))].into());
+    let card = view.links.get_mut(&9).unwrap();
+    (card.is_up, card.lacks_carrier) = (true, true);
+    assert_eq!(stranded(&view), [Ip::from(ip("172.16.0.9"))].into(), "the cable is pulled");
+    let mut alone = view.clone();
+    for index in [2, 8] {
+        alone.links.get_mut(&index).unwrap().lacks_carrier = true;
+    }
+    assert!(stranded(&alone).is_empty(), "no other way leads out");
     view.addresses.push(address(1, "172.16.0.9"));
     assert!(stranded(&view).is_empty(), "lo has it, too");
     view.links.get_mut(&2).unwrap().is_up = false;
@@ -145,6 +157,16 @@ fn a_card_keeps_its_role_while_it_is_down() {
     });
     assert_eq!(role(&view, &node(), "eth2"), Some(Role::External));
     assert!(unserved(&view, &node()).is_empty());
+    let is_down = |view: &NetnsView| {
+        let all = assignments(view, &node());
+        let card = all.iter().find(|device| device.index == 30).unwrap();
+        card.device.flags & Device::DOWN != 0
+    };
+    assert!(is_down(&view), "replies must not be delivered there");
+    view.links.get_mut(&30).unwrap().is_up = true;
+    assert!(!is_down(&view));
+    view.links.get_mut(&30).unwrap().lacks_carrier = true;
+    assert!(is_down(&view), "without a cable");
 }
 
 #[test]
@@ -162,6 +184,8 @@ fn a_bridge_leads_outside_by_ports_that_are_no_pods() {
     let problems = unserved(&view, &node());
     assert!(problems.len() == 1 && problems[0].contains("interface br0: "), "{problems:?}");
     assert!(problems[0].contains("--external-device"), "{problems:?}");
+    view.links.get_mut(&21).unwrap().kind = LinkKind::Tunnel;
+    assert!(unserved(&view, &node()).is_empty(), "the tunnel has programs itself");
 }
 
 #[test]
@@ -281,6 +305,20 @@ fn source_is_a_global_address_of_another_interface_before_a_link_local_one() {
     let all = assignments(&view, &node());
     let eth0 = all.iter().find(|it| it.name == "eth0").unwrap().device;
     assert_eq!(eth0.source6, Ip::from(ip("2001:db8::1")), "as behind unnumbered links");
+}
+
+#[test]
+fn source_of_an_unnumbered_interface_is_an_address_that_the_node_has() {
+    let mut view = view();
+    drop(view.links.insert(40, link(40, "eth3", LinkKind::Other)));
+    view.routed.default.insert(40);
+    let source = |view: &NetnsView| {
+        let all = assignments(view, &node());
+        all.iter().find(|it| it.name == "eth3").unwrap().device.source4
+    };
+    assert_eq!(source(&view), Ip::from(ip("192.168.1.5")), "the primary address");
+    view.addresses.retain(|own| own.index != 2);
+    assert_eq!(source(&view), Ip::from(ip("10.244.0.1")), "the Node object lags behind");
 }
 
 #[test]

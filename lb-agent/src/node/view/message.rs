@@ -16,6 +16,7 @@ pub(super) fn link(message: &LinkMessage) -> Link {
         index: message.header.index,
         head: head(&message.header),
         is_up: flags.contains(LinkFlags::Up),
+        lacks_carrier: !flags.contains(LinkFlags::LowerUp),
         kind: if flags.contains(LinkFlags::Loopback) {
             LinkKind::Loopback
         } else {

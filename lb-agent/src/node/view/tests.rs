@@ -6,7 +6,7 @@ use lb_common::addr::Ip;
 use netlink_packet_route::address::{AddressAttribute, AddressMessage};
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage};
 
-use super::{LinkKind, NetnsView};
+use super::{InterfaceAddresses, LinkKind, NetnsView};
 
 fn message(local: [u8; 4], peer: [u8; 4], prefix: u8) -> AddressMessage {
     let [local, peer] = [local, peer].map(|ip| IpAddr::V4(Ipv4Addr::from(ip)));
@@ -43,6 +43,43 @@ fn address_of_two_links_to_one_machine_goes_once_for_each() {
     let [left] = &view.addresses[..] else { panic!("{:?}", view.addresses) };
     assert_eq!((left.ip, left.peer), ([10, 0, 0, 1].into(), IpAddr::from([10, 0, 0, 3])));
     assert!(left.has_peer());
+}
+
+#[test]
+fn addresses_of_an_interface_are_found_in_their_order() {
+    let mut view = NetnsView::default();
+    for (index, host) in [(3, 1), (2, 2), (3, 3), (2, 1)] {
+        let mut own = message([10, 0, 0, host], [10, 0, 0, host], 24);
+        own.header.index = index;
+        view.put_address(&own);
+    }
+    let addresses = InterfaceAddresses::of(&view);
+    let on = |index| addresses.on(index).map(|own| own.ip).collect::<Vec<_>>();
+    assert_eq!(on(2), [2, 1].map(|host| IpAddr::from([10, 0, 0, host])));
+    assert_eq!(on(3), [1, 3].map(|host| IpAddr::from([10, 0, 0, host])));
+    assert!(on(1).is_empty() && on(4).is_empty());
+}
+
+#[test]
+fn lists_and_events_have_one_order_of_addresses() {
+    let four = |host: u8| message([10, 0, 0, host], [10, 0, 0, host], 24);
+    let six = |host: u16| {
+        let mut message = AddressMessage::default();
+        (message.header.index, message.header.prefix_len) = (2, 64);
+        let ip = IpAddr::from([0xfd00, 0, 0, 0, 0, 0, 0, host]);
+        message.attributes = vec![AddressAttribute::Address(ip)];
+        message
+    };
+    let mut view = NetnsView::default();
+    for message in [four(1), four(2), six(1), six(2)] {
+        view.put_address(&message);
+    }
+    let mut listed = NetnsView::default();
+    for message in [four(1), four(2), six(2), six(1)] {
+        listed.put_address(&message);
+    }
+    listed.sort_listed();
+    assert_eq!(listed, view);
 }
 
 #[test]

@@ -13,6 +13,8 @@ use crate::node::routed::RoutedInterfaces;
 
 /// Shortest interval between lists of all routes.
 const EACH: Duration = Duration::from_secs(1);
+/// The interval is at least this many times as long as the last list took: lists take a tenth of a CPU at most.
+const SHARE: u32 = 10;
 
 /// The schedule of lists of all routes: the time of the last one, and whether another one is due.
 #[derive(Debug, Default)]
@@ -21,6 +23,8 @@ pub(super) struct RouteSchedule {
     due: Option<ChangeSource>,
     /// Start of the last list.
     began: Option<Instant>,
+    /// Duration of the last list.
+    took: Duration,
     /// Whether a list was complete. Before that, the role of an interface may be decided wrongly.
     is_known: bool,
     listing: Option<Listing>,
@@ -38,7 +42,10 @@ struct Listing {
 impl RouteSchedule {
     /// Starts again with new sockets: a list from the old ones is void, and events may have been missed between them.
     pub(super) fn restart(&mut self) {
-        (self.due, self.listing) = (Some(ChangeSource::List), None);
+        if self.listing.take().is_some() {
+            self.record_end();
+        }
+        self.due = Some(ChangeSource::List);
     }
 
     /// Requests a list of all routes; another one if a list is under way, which may miss the change.
@@ -57,7 +64,14 @@ impl RouteSchedule {
 
     /// Returns the time when the next list may begin.
     pub(super) fn next(&self) -> Instant {
-        self.began.map_or_else(Instant::now, |began| began + EACH)
+        // Nothing is published before the first list.
+        let interval = if self.is_known { EACH.max(self.took * SHARE) } else { EACH };
+        self.began.map_or_else(Instant::now, |began| began + interval)
+    }
+
+    /// Records that the last list has ended.
+    fn record_end(&mut self) {
+        self.took = self.began.map_or(Duration::ZERO, |began| began.elapsed());
     }
 
     /// Begins a list, if one is due and may begin.
@@ -87,6 +101,7 @@ impl RouteSchedule {
         *known = merged(listed, before, known);
         let source = *source;
         (self.listing, self.is_known) = (None, true);
+        self.record_end();
         Some(Ok(source))
     }
 }
@@ -112,6 +127,24 @@ fn merged(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Each route that is removed asks for a list, and with a million routes one takes many seconds.
+    #[test]
+    fn lists_are_apart_in_proportion_to_their_duration() {
+        let began = Instant::now();
+        let after = |took, is_known| {
+            let last =
+                RouteSchedule { began: Some(began), took, is_known, ..RouteSchedule::default() };
+            last.next().duration_since(began)
+        };
+        assert_eq!(after(Duration::from_millis(20), true), EACH);
+        assert_eq!(after(Duration::from_secs(15), true), Duration::from_secs(150));
+        assert_eq!(after(Duration::from_secs(15), false), EACH, "nothing is known yet");
+        let earlier = began.checked_sub(Duration::from_secs(2)).expect("an uptime of two seconds");
+        let mut schedule = RouteSchedule { began: Some(earlier), ..RouteSchedule::default() };
+        schedule.record_end();
+        assert!(schedule.took >= Duration::from_secs(2));
+    }
 
     #[test]
     fn events_that_came_meanwhile_are_not_undone_by_the_list() {

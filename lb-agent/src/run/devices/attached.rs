@@ -24,6 +24,12 @@ impl Attached {
         self.devices.get(&device.index) == Some(device)
     }
 
+    /// Reports whether an interface has the programs of this assignment, whatever its entry is.
+    pub(super) fn has_programs(&self, device: &Assignment) -> bool {
+        let of = |it: &Assignment| (it.number, it.role);
+        self.devices.get(&device.index).is_some_and(|it| of(it) == of(device))
+    }
+
     /// Returns the assignments of all interfaces with programs, by interface index.
     pub(super) const fn all(&self) -> &BTreeMap<u32, Assignment> {
         &self.devices
@@ -99,5 +105,30 @@ fn write(flags: &mut BTreeMap<u32, u32>, maps: &mut Maps, assignment: &Assignmen
     if (written ^ wanted) & Device::TAKES_FRAMES != 0 {
         let enabled = wanted & Device::TAKES_FRAMES != 0;
         info!(interface = name, enabled, "XDP redirect switched");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_whose_addresses_change_keeps_its_programs() {
+        let pod = Assignment {
+            index: 7,
+            number: 1,
+            name: "veth7".into(),
+            role: Role::Pod,
+            device: Device::default(),
+            sources: Vec::new(),
+        };
+        let mut attached = Attached::default();
+        assert!(!attached.has_programs(&pod));
+        attached.insert(pod.clone());
+        let device = Device { bridge: 3, ..pod.device };
+        let changed = Assignment { device, ..pod.clone() };
+        assert!(!attached.has(&changed) && attached.has_programs(&changed));
+        assert!(!attached.has_programs(&Assignment { number: 2, ..pod.clone() }), "recreated");
+        assert!(!attached.has_programs(&Assignment { role: Role::External, ..pod }));
     }
 }

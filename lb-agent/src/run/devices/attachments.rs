@@ -144,8 +144,9 @@ impl Attachments {
     fn attach(&mut self, device: Assignment, maps: &mut Maps, numbers: &Numbers) {
         self.attached.forget_flags(device.index);
         // The links of an earlier interface with this index are lost.
-        let _is_another = self.datapath.forget_if_another(device.index);
+        let is_another = self.datapath.forget_if_another(device.index);
         let was_early = self.newcomers.take(device.index);
+        let is_new = !was_early && (is_another || !self.attached.has_programs(&device));
         let put = maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
@@ -153,7 +154,7 @@ impl Attachments {
         match attached {
             Ok(()) => {
                 self.failed.forget(device.index);
-                if !was_early {
+                if is_new {
                     let (name, index) = (&device.name, device.index);
                     numbers.attached(self.source);
                     info!(interface = name, index, role = device.role.name(), "programs attached");

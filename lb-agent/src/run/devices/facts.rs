@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{NodeSettings, Prefix, Settings};
 use tracing::warn;
@@ -14,6 +15,7 @@ use crate::node::{Identity, Primary, settings};
 use crate::run::error::Error;
 use crate::snapshot::NodeSpec;
 use crate::syscall::netns_cookie;
+use crate::words;
 
 /// The facts that decide roles, addresses and settings.
 #[derive(Debug)]
@@ -48,12 +50,18 @@ impl Facts {
         let usable = |ip| address(ip).filter(|ip| !ip.is_loopback());
         let primary = Primary { v4: usable(before.address4), v6: usable(before.address6) };
         let (low, high) = (before.answer_port_low.get(), before.answer_port_high.get());
+        let pods = known(config.pods(None), before.pods);
+        let mut identity = Identity::of(&config, primary);
+        if identity.pod_ranges.is_empty() {
+            // Without any range, a veth that is a second uplink would become a pod's interface for the time being.
+            identity.pod_ranges = pods.iter().filter_map(network).collect();
+        }
         Ok(Self {
             answer_ports: (high != 0).then_some(low..=high),
-            identity: Identity::of(&config, primary),
+            identity,
             netns_cookie: netns_cookie()?,
             local: known(config.local(None), before.local),
-            pods: known(config.pods(None), before.pods),
+            pods,
             had_masqueraded_pods: before.flags & Settings::ANY_MASQUERADE_AT_PODS != 0,
             secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
@@ -87,4 +95,33 @@ impl Facts {
 /// Returns an address from the settings; `None` if it is unspecified.
 pub(in crate::run) fn address(ip: Ip) -> Option<IpAddr> {
     (ip != Ip::UNSPECIFIED).then(|| IpAddr::from(ip))
+}
+
+/// Returns a prefix from the settings as a network; `None` if it is unset.
+fn network(prefix: &Prefix) -> Option<IpNet> {
+    words::prefix(prefix).parse().ok().filter(|_| prefix.is_set())
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::fake::world::prefix;
+
+    use super::*;
+
+    #[test]
+    fn pod_ranges_are_those_of_the_earlier_run_until_the_node_object_is_known() {
+        let nets = |texts: &[&str]| -> Vec<IpNet> {
+            texts.iter().map(|text| text.parse().unwrap()).collect()
+        };
+        let pods = [prefix("10.244.0.0", 16), prefix("fd00:1::", 32)];
+        let before = NodeSettings { pods, ..NodeSettings::default() };
+        let mut facts = Facts::after(&before, Arc::default()).unwrap();
+        assert_eq!(facts.identity.pod_ranges, nets(&["10.244.0.0/16", "fd00:1::/32"]));
+        let pod_cidrs = nets(&["10.244.1.0/24"]).into();
+        let node = NodeSpec { pod_cidrs, ..NodeSpec::default() };
+        facts.learn(&node, Primary::default());
+        assert_eq!(facts.identity.pod_ranges, nets(&["10.244.1.0/24"]));
+        let first = Facts::after(&NodeSettings::default(), Arc::default()).unwrap();
+        assert!(first.identity.pod_ranges.is_empty());
+    }
 }

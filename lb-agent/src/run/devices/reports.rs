@@ -2,7 +2,7 @@
 
 use tracing::warn;
 
-use crate::node::{Identity, NetnsView, ambiguous, unreadable, unserved};
+use crate::node::{Assignment, Identity, NetnsView, ambiguous, unreadable, unserved};
 
 /// Interfaces that an operator should look at.
 #[derive(Debug, Default)]
@@ -18,12 +18,12 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Makes the reports for the current interfaces and routes.
-    pub(super) fn of(view: &NetnsView, identity: &Identity) -> Self {
+    /// Makes the reports for the current interfaces and routes, and the assignments that follow from them.
+    pub(super) fn of(view: &NetnsView, identity: &Identity, served: &[Assignment]) -> Self {
         Self {
             ambiguous: ambiguous(view, identity),
             unreadable: unreadable(view, identity),
-            unserved: unserved(view, identity),
+            unserved: unserved(view, identity, served),
             hidden: Vec::new(),
         }
     }

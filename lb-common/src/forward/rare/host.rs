@@ -228,7 +228,20 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     if !is_first && found.flow.tick() != tables.tick() {
         renew_delivery(tables, found, packet.device());
     }
-    let to = if is_first { &pair.forward.to } else { &found.flow.to };
+    let to = &mut pair.forward.to;
+    if !is_first {
+        // The route must be that of the first packet, from which the source was chosen. A rule or the hash of several
+        // next hops may depend on the source and its port, which the first packet had not changed yet.
+        *to = found.flow.to;
+        to.source_port = headers.key.tuple.source_port;
+        to.source = headers.key.tuple.source;
+        if to.source.is_loopback()
+            && let Some(settings) = tables.settings()
+        {
+            to.source = settings.node.address(headers.view.v4);
+        }
+    }
+    let to = &*to;
     if tables.address(&to.destination) & address::NODE == 0 {
         exit.to = ExitTo::Device;
         exit.route.gateway = Ip::UNSPECIFIED;
@@ -244,11 +257,14 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
             RouteResult::None => return Err(Verdict::Drop(DropReason::NoRoute)),
         }
         let device = tables.device(exit.route.device);
-        let keeps_route = headers.view.v4 && device.is_some_and(|device| device.hardware != [0; 6]);
+        let keeps_route = device.is_some_and(|device| {
+            device.hardware != [0; 6] && (headers.view.v4 || device.flags & Device::TUNNEL == 0)
+        });
         if !keeps_route {
             // The packet needs the route to its backend: an interface without a link-layer header may find its remote
             // end by it (`ip_tunnel_xmit` in `net/ipv4/ip_tunnel.c`), and for IPv6 a tunnel stores there what it learns
-            // about the MTU (`skb_tunnel_check_pmtu`).
+            // about the MTU. Elsewhere the next hop is named: the kernel's own lookup would ask by the translated
+            // source, and may find another next hop than one behind the interface.
             exit.route.gateway = Ip::UNSPECIFIED;
         }
     } else if *role == Role::Host {
@@ -320,22 +336,51 @@ fn choose_source<P: Packet, T: Tables>(
     }
 }
 
-/// Finds the interface at which the stack receives a reply to this host: see [`find_delivery`].
+/// Finds the interface at which the stack receives a reply to this host: see [`find_delivery`]. Where the request's
+/// interface is gone or down, that is the interface by which the next request leaves.
 #[inline(always)]
 pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
     packet: &mut P,
     tables: &T,
-    Scratch { found, exit, role, .. }: &mut Scratch,
+    Scratch { headers, found, pair, exit, role, .. }: &mut Scratch,
 ) -> Step<()> {
-    find_delivery(packet, tables, &found.flow, *role, exit)
+    let flow = &found.flow;
+    find_delivery(packet, tables, flow, *role, exit)?;
+    let is_there = exit.to != ExitTo::Stack || flow.client_device == packet.device();
+    if is_there || *role == Role::Host || packet.is_at_xdp() {
+        return Ok(());
+    }
+    let request = &mut pair.forward.to;
+    flow.to.write_reversed(request);
+    let route = packet.route_of_host(request, headers.key.protocol, 0, &mut exit.route);
+    let index = exit.route.device;
+    if route == RouteResult::None {
+        // A request without another route goes by `lo` (`node/host/routes.rs` of the agent).
+        exit.by_loopback();
+    } else if index != packet.device()
+        && let Some(device) = tables.device(index)
+    {
+        // The route proves that the interface is up; without carrier it accepts packets, too.
+        deliver_at(index, &device, exit);
+    }
+    Ok(())
+}
+
+/// Lets the stack receive the packet at an interface.
+#[inline(always)]
+const fn deliver_at(index: u32, device: &Device, exit: &mut Exit) {
+    let [a, b, c, d, e, f] = device.hardware;
+    exit.route.device = index;
+    exit.route.hardware = [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
+    exit.to = ExitTo::StackAt;
 }
 
 /// Finds the interface at which the stack receives a reply of `flow` to this host, into [`Exit::route`], with its
 /// link-layer address.
 ///
-/// The packet simply continues where it comes in by that interface anyway, or where the interface is gone: then the
-/// stack judges the packet as it is. The frame of a VLAN is left to the programs at the interface of that VLAN, if there
-/// are any: the stack would take the tag off a translated packet and receive it there (`vlan_do_receive` in
+/// The packet simply continues where it comes in by that interface anyway, or where the interface is gone or down: then
+/// the stack judges the packet as it is. The frame of a VLAN is left to the programs at the interface of that VLAN, if
+/// there are any: the stack would take the tag off a translated packet and receive it there (`vlan_do_receive` in
 /// `net/8021q/vlan_core.c`), and no interface would receive it with its tag elsewhere.
 #[inline(always)]
 pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
@@ -358,15 +403,13 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
     if index == packet.device() {
         return Ok(());
     }
-    let Some(device) = tables.device(index) else { return Ok(()) };
     // XDP can only send a frame out by another interface, and the stack must receive this one there.
     if packet.is_at_xdp() {
         return Err(Verdict::Pass(PassReason::LeftToTc));
     }
-    let [a, b, c, d, e, f] = device.hardware;
-    exit.route.device = index;
-    exit.route.hardware = [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
-    exit.to = ExitTo::StackAt;
+    if let Some(device) = tables.device(index).filter(|it| it.flags & Device::DOWN == 0) {
+        deliver_at(index, &device, exit);
+    }
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use crate::event::{Event, Hook, PassReason, Redirect, Return, Translation, Verdi
 use crate::fake::{Bytes, Datagram, Fake, Home, Transport, at, ip, run, run_in, world};
 use crate::flow::Kind;
 use crate::forward::{Role, Scratch, egress, ingress};
-use crate::wire::tcp;
+use crate::wire::{sctp, tcp};
 
 const FORWARD: Verdict = Verdict::Redirected(Redirect::Forward);
 const BY_THE_STACK: Verdict = Verdict::Translated(Translation::Forward);
@@ -24,7 +24,7 @@ fn node(backend: &str, local: bool) -> Fake {
         device.flags |= Device::BYPASS;
     }
     tables.devices.entry(1).or_default().bridge = world::OUT;
-    for (id, protocol) in [(1, Protocol::TCP), (2, Protocol::UDP)] {
+    for (id, protocol) in [(1, Protocol::TCP), (2, Protocol::UDP), (3, Protocol::SCTP)] {
         let service = tables.add_service(id, &[(backend, local)]);
         let v4 = at(backend).ip.is_v4();
         tables.cluster_ip(if v4 { world::CLUSTER4 } else { world::CLUSTER6 }, protocol, service);
@@ -57,8 +57,9 @@ fn follows(
 ) -> (Verdict, Bytes) {
     let tables = node(remote, false);
     let first =
-        if transport == Transport::Udp(true) { transport } else { Transport::Tcp(tcp::SYN) };
-    let (begun, _) = run(&step(Hook::PodIngress, packet(pod, cluster, first).build()), &tables);
+        if let Transport::Tcp(_) = transport { Transport::Tcp(tcp::SYN) } else { transport };
+    let first = packet(pod, cluster, first).with(&[sctp::INIT, 0, 0, 20]);
+    let (begun, _) = run(&step(Hook::PodIngress, first.build()), &tables);
     assert_eq!(begun, Verdict::Translated(Translation::NewFlow));
     let asks = packet(pod, cluster, transport).with(&[7; 3_000]).build();
     let mut asks = bytes(asks, &tables);
@@ -156,6 +157,44 @@ fn packet_of_the_host_to_be_split_is_as_large_as_its_parts() {
     }
 }
 
+/// The transport header is part of each: 12 bytes for SCTP, and for TCP as many as it says.
+#[test]
+fn packet_of_the_host_to_be_split_has_its_transport_header_in_each_part() {
+    let [fits, large] =
+        [Verdict::Redirected(Redirect::FromHost), Verdict::Returned(Return::TooBig)];
+    let most = usize::from(world::OUT_MTU);
+    let init = |asks: &mut Datagram| {
+        asks.transport = Transport::Sctp;
+        asks.payload = [&[sctp::INIT, 0, 0, 20][..], &[7; 16]].concat();
+    };
+    for (segment, verdict) in [(most - 20 - 12, fits), (most - 20 - 12 + 1, large)] {
+        assert_eq!(of_host(init, segment), verdict, "SCTP, {segment}");
+        let (seen, _) = follows(V4, Transport::Sctp, |packet| packet.segment = segment);
+        let expected = if verdict == fits { FORWARD } else { BY_THE_STACK };
+        assert_eq!(seen, expected, "SCTP through the node, {segment}");
+    }
+    let of_family = |own: &str, to: &str, backend: &str, words: u8, segment: usize| {
+        let mut tables = node(backend, true);
+        tables.addresses.insert(at(own).ip, address::NODE);
+        let asks = Datagram::new(at(own), at(to), Transport::Tcp(tcp::SYN)).with(&[7; 40]);
+        let mut packet = bytes(asks.build(), &tables);
+        let header = if at(own).ip.is_v4() { 20 } else { 40 };
+        packet.data[14 + header + 12] = words << 4;
+        (packet.from_host, packet.segment) = (true, segment);
+        egress(&mut packet, &tables, &mut Scratch::default(), Role::External)
+    };
+    for words in [5, 8] {
+        let v4 = most - 20 - 4 * usize::from(words);
+        let v6 = v4 - 20;
+        for (more, verdict) in [(0, fits), (1, large)] {
+            let own = ["192.168.0.10:45000", "[fd00:c0::10]:45000"];
+            let v4 = of_family(own[0], world::CLUSTER4, world::LOCAL4, words, v4 + more);
+            let v6 = of_family(own[1], world::CLUSTER6, world::LOCAL6, words, v6 + more);
+            assert_eq!([v4, v6], [verdict; 2], "{words} words, {more}");
+        }
+    }
+}
+
 /// Linux marks IPv6 packets of more than 64 KiB by a header that their parts do not have.
 #[test]
 fn parts_of_a_jumbogram_of_the_host_have_no_hop_by_hop_header() {
@@ -181,16 +220,18 @@ fn parts_of_a_jumbogram_of_the_host_have_no_hop_by_hop_header() {
     assert_eq!(verdict([0, 28], largest - 7), large, "an ordinary hop-by-hop header stays");
 }
 
-/// The kernel must look up the route where the packet needs one of its own: for IPv6, and behind an interface without a
-/// link-layer header.
+/// The kernel must look up the route where the packet needs one of its own: behind an interface without a link-layer
+/// header, and for IPv6 behind a tunnel.
 #[test]
 fn next_hop_of_a_packet_of_the_host_is_named_where_the_packet_needs_no_route() {
     let own = ["192.168.0.10:45000", "[fd00:c0::10]:45000"];
     for (family, own, remote) in [(V4, own[0], world::REMOTE4), (V6, own[1], world::REMOTE6)] {
-        for hardware in [world::OUT_HARDWARE, [0; 6]] {
+        let card = (world::OUT_HARDWARE, 0);
+        for (hardware, flags) in [card, (world::OUT_HARDWARE, Device::TUNNEL), ([0; 6], 0)] {
             let mut tables = node(remote, false);
             tables.addresses.insert(at(own).ip, address::NODE);
-            tables.devices.entry(world::OUT).or_default().hardware = hardware;
+            let device = tables.devices.entry(world::OUT).or_default();
+            (device.hardware, device.flags) = (hardware, flags);
             let asks = packet(own, family[1], Transport::Udp(true));
             let mut packet = bytes(asks.build(), &tables);
             packet.from_host = true;
@@ -198,9 +239,9 @@ fn next_hop_of_a_packet_of_the_host_is_named_where_the_packet_needs_no_route() {
             scratch.exit.route.gateway = at(world::CLIENT4).ip;
             let verdict = egress(&mut packet, &tables, &mut scratch, Role::External);
             assert_eq!(verdict, Verdict::Redirected(Redirect::FromHost));
-            let is_named = family == V4 && hardware != [0; 6];
+            let is_named = hardware != [0; 6] && (family == V4 || flags == 0);
             let wanted = if is_named { at(remote).ip } else { Ip::UNSPECIFIED };
-            assert_eq!(scratch.exit.route.gateway, wanted, "{own} {hardware:?}");
+            assert_eq!(scratch.exit.route.gateway, wanted, "{own} {hardware:?} {flags}");
         }
     }
 }
