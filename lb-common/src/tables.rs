@@ -25,7 +25,7 @@ pub struct Touch {
     pub shown: Shown,
     /// [`Flow::expected`]; 0 leaves it.
     pub expected: u32,
-    /// Ends to be cleared in [`Flow::shown`]: later packets show that what they stand for ended nothing.
+    /// Bytes to be cleared in [`Flow::shown`]: later packets have refuted the FIN or RST that they stand for.
     pub cleared: Shown,
 }
 
@@ -115,8 +115,8 @@ pub trait Filters {
     /// `DIRECT_SEEN`: records the hash of such a packet, in place of the hash that its element held.
     fn put_direct(&self, hash: u64);
 
-    /// `OWN_ANSWERS`: the [`Flow::moment`] of a recent packet that a packet of this hash answers, where this node opened
-    /// the connection, or masquerades it behind an address of its own.
+    /// `OWN_ANSWERS`: the [`Flow::moment`] of a recent packet that a packet of this hash answers, where this node
+    /// opened the connection, or masquerades it behind an address of its own.
     fn own_answer(&self, hash: u64) -> Option<u32>;
 
     /// `OWN_ANSWERS`: records such a hash; a full map displaces the least recently used one.

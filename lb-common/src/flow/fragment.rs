@@ -124,3 +124,15 @@ impl Default for Held {
         Self { fragment: Fragment::default(), length: 0, pad: 0, bytes: [0; Self::LARGEST] }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_queue_waits_and_one_for_nothing_does_not() {
+        let waiting = |held| Ports { held, ..Ports::default() }.waiting();
+        assert_eq!([0, 1, Held::QUEUE].map(waiting), [0, 1, Held::QUEUE]);
+        assert_eq!(waiting(Ports::NONE_WAITS), 0);
+    }
+}

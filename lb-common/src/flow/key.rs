@@ -126,6 +126,13 @@ impl FlowKey {
         opposite
     }
 
+    /// Whether an entry at [`FlowKey::opposite`] belongs to the same flow as this key. Another flow may have taken its
+    /// place.
+    #[must_use]
+    pub fn has_opposite(&self, opposite: &Self, flow: &Flow) -> bool {
+        opposite.opposite(flow) == *self
+    }
+
     /// [`FlowKey::opposite`], in place.
     #[inline(always)]
     pub const fn write_opposite(&self, flow: &Flow, opposite: &mut Self) {

@@ -35,8 +35,7 @@ pub struct Begin {
     pub masquerade: bool,
     /// The client may be a pod of this node ([`Flow::OF_POD`]).
     pub is_of_pod: bool,
-    /// The port of the first packet cannot change (SCTP in fragments): without it the flow is refused, since the packet
-    /// could not follow it.
+    /// The port of the first packet cannot change (SCTP in fragments): a flow that needs another port is refused.
     pub port_stays: bool,
     /// A client that is its own backend gets its packet back on its interface, from an address that stands for the
     /// client (hairpin).
@@ -89,8 +88,8 @@ pub struct Pair {
     pub reservation: Reservation,
 }
 
-/// Removes the entry of an earlier connection where a packet begins another one that passes: this data path does not
-/// serve it, and what follows the packet must not meet that entry. `why`: the reason of the refusal.
+/// Removes the forward entry of an earlier connection if the new one passes untranslated: its later packets would
+/// follow that entry. `why`: the reason of the refusal.
 #[inline(always)]
 pub(super) fn end_where_passed<T: Flows>(tables: &T, begin: &Begin, found: &Found, why: Refusal) {
     if begin.renews && matches!(why, Refusal::Pass(_)) {

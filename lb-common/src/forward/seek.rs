@@ -26,7 +26,8 @@ use crate::wire::{Headers, Piece, View};
 use shape::Shape;
 
 const NOT_OURS: Step<Next> = Err(Verdict::Pass(PassReason::NotOurs));
-/// Without settings the fast path gives up: the whole parser passes some packets for another reason (mapped addresses).
+/// Without settings the fast path gives up: only the whole parser knows the reason why some packets pass (mapped
+/// addresses).
 const NOT_READY: Step<Next> = Err(Verdict::Pass(PassReason::NotReady));
 /// The fast path ends here without a decision: the whole path begins.
 const GIVE_UP: Step<Next> = Ok(Next::Whole);
@@ -114,8 +115,8 @@ fn suffices<P: Packet, T: Clock>(
         && flows::is_up_to_date(packet, tables, view, flow)
 }
 
-/// Decides about a packet that comes in and follows no flow without a lookup of its frontend. `known`: its entry was
-/// found and is alive.
+/// Decides about an incoming packet that the lookup of its flow did not settle. `known`: its entry was found and is
+/// alive.
 #[inline(always)]
 fn without_entry<S: Shape, P: Packet, T: Tables>(
     packet: &P,
@@ -162,9 +163,9 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         begin.is_of_pod = first::may_be_pod(settings, &tuple.source);
         return Ok(next);
     }
-    // The packet may be a reply: a connection may have come to the pod directly, from an address of another node that is
-    // an external IP here. A datagram may be a request of its own. A ClusterIP is no source, and the bit of a backend may
-    // be that of another port of the pod, whose connection has lost its entries.
+    // The packet may be a reply: a connection may have come to the pod directly, from an address of another node that
+    // is an external IP here. A datagram may be a request of its own. A ClusterIP is no source, and the bit of a
+    // backend may be that of another port of the pod, whose connection has lost its entries.
     let may_continue = view.protocol != Protocol::UDP && !view.is_opening();
     if !known
         && may_continue
@@ -307,8 +308,8 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     }
 }
 
-/// The same for a packet that goes out. A masquerade without a service is checked again for each packet
-/// ([`direct::is_stale`]).
+/// Whether the found entry is all that an outgoing packet needs (see [`suffices`]). A masquerade without a service is
+/// checked again for each packet ([`direct::is_stale`]).
 #[inline(always)]
 fn suffices_out<P: Packet, T: Clock>(packet: &P, tables: &T, view: &View, flow: &Flow) -> bool {
     flows::is_up_to_date(packet, tables, view, flow) && !direct::is_own_masquerade(flow)

@@ -45,3 +45,19 @@ impl Stage {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The arrays of programs are filled by these numbers, and the kernel's adapter reports by these directions.
+    #[test]
+    fn stages_have_their_place_and_direction() {
+        use Stage::{Begin, Egress, Error, Follow, Host, HostBegin, Ingress};
+        let all = [Ingress, Egress, Follow, Begin, Host, HostBegin, Error];
+        assert_eq!(all.len(), Stage::COUNT);
+        assert_eq!(all.map(Stage::index), [0, 1, 2, 3, 4, 5, 6]);
+        let [comes, goes] = [Some(Side::INGRESS), Some(Side::EGRESS)];
+        assert_eq!(all.map(Stage::side), [comes, goes, comes, comes, goes, goes, None]);
+    }
+}

@@ -121,7 +121,7 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     }
 }
 
-/// The acknowledgement number of a packet that the entry which was found may record; 0 where it shows nothing.
+/// The acknowledgement number of a packet if it is credible enough to be recorded, else 0.
 ///
 /// A recorded number proves a later RST or FIN of the other end. So a number far from the last one counts only in a
 /// segment whose sequence number is what the other end expects: otherwise one forged segment in the name of each

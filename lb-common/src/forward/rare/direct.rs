@@ -92,8 +92,8 @@ pub(in crate::forward) fn record_outside<T: Clock + Filters + Flows + Node>(
     tables.put_direct(hash::whole(&headers.key.tuple, headers.key.protocol));
 }
 
-/// Removes the flow of the reply in `found.answers`, with all entries of that flow. The entry that was found
-/// becomes its forward entry, as far as the keys of the others derive from that.
+/// Removes the flow of the reply in `found.answers`, with all entries of that flow. Overwrites `found.key` and
+/// `found.flow` with the fields from which the keys of the other entries derive.
 #[inline(always)]
 fn remove<T: Clock + Filters + Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     let Found { key, flow, answers, visited, .. } = found;

@@ -17,7 +17,7 @@ pub struct Found {
     pub opposite: Entry,
     /// The entry that replies to the packet, as it came, would meet; valid after [`Found::find_answers`].
     pub answers: Entry,
-    /// Room for the entries of a flow, one after the other, in a walk over all of them (`tiers`, `begin::end_tail`).
+    /// Room for one more entry. Its content is valid only inside the function that fills it.
     pub visited: Entry,
 }
 

@@ -126,7 +126,7 @@ pub(super) fn end_idle_masquerade<T: Clock + Flows + Node>(
     true
 }
 
-/// Whether a flow has been idle for longer than any such flow lives. `other`: room for the entry of the other
+/// Whether a flow has been idle for longer than any such flow lives. `opposite`: room for the entry of the other
 /// direction.
 #[inline(always)]
 fn is_idle<T: Flows + Node>(

@@ -2,9 +2,10 @@
 
 use std::vec::Vec;
 
-use crate::addr::Protocol;
+use crate::addr::{Port, Protocol};
 use crate::event::{DropReason, Event, PassReason, Return, Translation, Verdict};
 use crate::fake::{Bytes, Datagram, Fake, Home, world};
+use crate::flow::Ports;
 use crate::forward::{Role, Scratch, ingress};
 
 const NOT_OURS: Verdict = Verdict::Pass(PassReason::NotOurs);
@@ -30,9 +31,22 @@ fn later(to: &str, offset: u16) -> Datagram {
 
 /// The verdict for a packet of a pod, how many copies of the packet come in again, and its bytes afterwards.
 fn comes(tables: &Fake, packet: &Datagram) -> (Verdict, u32, Vec<u8>) {
-    let mut packet = Bytes::new(packet.build(), Home::Skb);
+    comes_raw(tables, packet.build())
+}
+
+fn comes_raw(tables: &Fake, packet: Vec<u8>) -> (Verdict, u32, Vec<u8>) {
+    let mut packet = Bytes::new(packet, Home::Skb);
     let verdict = ingress(&mut packet, tables, &mut Scratch::default(), Role::Pod);
     (verdict, packet.copies, packet.data)
+}
+
+/// A first fragment that ends inside of its UDP header.
+fn short(to: &str) -> Vec<u8> {
+    const LEFT: u8 = 4;
+    let mut packet = first(to).build();
+    packet.truncate(34 + usize::from(LEFT));
+    packet[16..18].copy_from_slice(&[0, 20 + LEFT]);
+    packet
 }
 
 /// A copy for each held fragment: one too few would lose a fragment, one too many the first one of the datagram.
@@ -85,4 +99,32 @@ fn ports_of_a_datagram_to_no_frontend_are_not_stored() {
         Verdict::Translated(Translation::NewFlow)
     );
     assert_eq!(tables.fragments.borrow().len(), 1);
+}
+
+/// Its record says that nothing waits. It is written where fragments may wait or an earlier datagram has left its
+/// ports, and nowhere else: strangers' fragments must not fill the table.
+#[test]
+fn first_fragment_without_ports_is_recorded_where_others_may_wait() {
+    let recorded = |tables: &Fake, to: &str| {
+        assert_eq!(comes_raw(tables, short(to)).0, Verdict::Pass(PassReason::Malformed));
+        let all = tables.fragments.borrow();
+        all.values().map(|ports| (ports.held, ports.destination)).collect::<Vec<_>>()
+    };
+    let nothing_waits = [(Ports::NONE_WAITS, Port::NONE)];
+    assert_eq!(recorded(&node(), world::CLUSTER4), nothing_waits);
+    assert_eq!(recorded(&node(), world::CLIENT4), []);
+    let close = |mut tables: Fake| {
+        tables.services.clear();
+        tables.settings.services.known = 0;
+        tables
+    };
+    let held = node();
+    assert_eq!(comes(&held, &later(world::CLUSTER4, 16)).0, HELD);
+    assert_eq!(recorded(&close(held), world::CLUSTER4), nothing_waits);
+    let earlier = node();
+    assert_eq!(
+        comes(&earlier, &first(world::CLUSTER4)).2.len(),
+        first(world::CLUSTER4).build().len()
+    );
+    assert_eq!(recorded(&close(earlier), world::CLUSTER4), nothing_waits);
 }
