@@ -44,18 +44,18 @@ pub use attached::{
     attached_hooks, attached_programs, attached_socket_programs, is_accelerated, is_attached,
     is_hook_attached,
 };
-pub use check::{Requirement, capabilities, find_cgroup2, requirements};
+pub use check::{Requirement, capabilities, find_cgroup2, missing_cgroup2, requirements};
 pub use cleanup::{Removed, cleanup};
-pub use elsewhere::other_data_path;
+pub use elsewhere::{other_data_path, refuse as refuse_others};
 pub use error::Error;
 use lock::Lock;
 pub use lock::{ensure_no_agent, runs};
 pub use look::Fault;
 pub use names::{CLASSIFIERS, LAYOUT, PATHS, SOCKET_HOOKS, XDP_PATHS};
 pub use newcomer::Newcomer;
-pub use open::{OpenError, open};
+pub use open::{OpenError, is_here, open, open_here};
 pub use packet_log::{PacketLog, Records};
-pub use pins::maps_directory;
+pub use pins::{maps_directory, pinned_programs};
 use programs::Programs;
 pub use programs::{connect_paths, connect_xdp_paths, object};
 pub use role::{Direction, Role};
@@ -93,7 +93,7 @@ pub struct Datapath {
     displaced: displaced::Displaced,
     /// Maps of another size that new ones replaced; kept until no program uses them.
     replaced: Vec<Replaced>,
-    /// The data path of another layout, which serves until this one is programmed.
+    /// The data path of another layout, which serves until our maps are filled.
     previous: Option<Previous>,
     lock: Lock,
 }
@@ -161,7 +161,7 @@ impl Datapath {
         // The maps are filled before any program of this run is attached, so no packet misses its flow.
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
         if let Some(previous) = &previous {
-            info!("the data path of another version stays active until this one is programmed");
+            info!("data path of another layout stays active until the maps are filled");
             previous.copy(&maps, !is_begun)?;
         }
         Ok(Self {

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result};
 use lb_agent::cli::{AffinityVerb, Cli, Command, ConfigVerb, Lb, LbList, MapVerb, ServiceVerb};
 use lb_agent::config::Config;
 use lb_agent::datapath::OpenError;
+use lb_agent::takeover::VerbError;
 use lb_agent::watch::client::ClientError;
 use lb_agent::{chain, config, run, show};
 
@@ -62,10 +63,14 @@ fn say(text: String) {
 
 /// Returns the exit code of a failure.
 fn code(error: &anyhow::Error) -> u8 {
-    let is_absent = matches!(
-        error.downcast_ref(),
-        Some(show::Error::Open(OpenError::NoDatapath(_) | OpenError::OtherBuild(_)))
-    );
+    let open = match error.downcast_ref() {
+        Some(show::Error::Open(open)) => Some(open),
+        _ => match error.downcast_ref() {
+            Some(VerbError::Open(open)) => Some(open),
+            _ => None,
+        },
+    };
+    let is_absent = open.is_some_and(|open| !matches!(open, OpenError::Maps(_)));
     let is_flag = matches!(
         error.downcast_ref(),
         Some(run::Error::Client(ClientError::Master { .. } | ClientError::MasterParts(_)))
@@ -156,12 +161,14 @@ mod tests {
         let file = directory.path().join("config");
         std::fs::write(&file, "kind: Teapot").expect("a file");
         let file = file.to_str().expect("a path in UTF-8");
-        let cases: [(&[&str], u8, &str); 5] = [
+        let cases: [(&[&str], u8, &str); 7] = [
             (&["config", "view", "--config", file], USAGE, "Teapot"),
             (&["config", "view", "--config", "/nowhere/config"], USAGE, "/nowhere/config"),
             (&["config", "view", "--nodeport-addresses", "pub"], USAGE, "--nodeport-addresses"),
             (&["config", "migrate", "/nowhere/file"], FINDING, "/nowhere/file"),
             (&["status", "--bpf-dir", "/nowhere/bpf"], UNREACHABLE, "/nowhere/bpf"),
+            (&["takeover", "--bpf-dir", "/nowhere/bpf"], UNREACHABLE, "/nowhere/bpf"),
+            (&["cleanup", "--drain", "--bpf-dir", "/nowhere/bpf"], UNREACHABLE, "/nowhere/bpf"),
         ];
         for (arguments, expected, named) in cases {
             let (code, text) = fails_with(arguments);

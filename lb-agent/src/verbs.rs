@@ -175,6 +175,9 @@ pub(crate) fn migrate(file: &Path) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The agent's changes of a network namespace.
+const OF_NAMESPACE: &str = "routes, nft table, settings of lo and timeouts of netfilter";
+
 /// Removes the data path, with `--drain` only once the last flow has ended.
 pub(crate) fn drain_and_cleanup(options: &Cleanup) -> Result<ExitCode> {
     let dir = &options.pins.bpf_dir;
@@ -191,7 +194,7 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
     // The maps are held open and so outlive their pins: they show which of netfilter's entries were for frontends.
     let maps = datapath::open(dir).ok();
     let removed = datapath::cleanup(dir)?;
-    if let Some(maps) = &maps
+    if let Some(maps) = maps.as_ref().filter(|maps| datapath::is_here(maps))
         && let Err(error) = takeover::clear_conntrack(maps)
     {
         print(&format!("warning: {}\n", lb_agent::chain(&error)))?;
@@ -202,18 +205,24 @@ pub(crate) fn cleanup(dir: &Path) -> Result<ExitCode> {
     if let Some(dir) = &removed.unmounted {
         print(&format!("unmounted {}\n", dir.display()))?;
     }
-    // The rest belongs to the network namespace, and stays while an agent with another directory uses it.
+    // The rest belongs to the network namespace that was served. It stays while an agent with another directory uses
+    // it.
+    let is_here = maps.as_ref().is_none_or(datapath::is_here);
     let other = datapath::other_data_path(dir);
-    let mut restored = if other.is_none() { restore_node(dir)? } else { Vec::new() };
+    let restores = is_here && other.is_none();
+    let mut restored = if restores { restore_node(dir)? } else { Vec::new() };
     let files = state_file::remove(dir);
     restored.extend(files.iter().map(|file| format!("removed {}", file.display())));
     for line in &restored {
         print(&format!("{line}\n"))?;
     }
-    if let Some(other) = other {
+    if !is_here {
         print(&format!(
-            "kept routes, nft table, settings of lo and timeouts of netfilter: in use by {other}\n"
+            "kept {OF_NAMESPACE}: of another network namespace; run this there, too (its conntrack entries \
+             of Services expire)\n"
         ))?;
+    } else if let Some(other) = other {
+        print(&format!("kept {OF_NAMESPACE}: in use by {other}\n"))?;
     }
     if removed.pins.is_empty() && removed.unmounted.is_none() && restored.is_empty() {
         print(&format!("nothing to remove in {}\n", dir.display()))?;
@@ -245,10 +254,13 @@ pub(crate) fn takeover(options: &TakeoverVerb) -> Result<ExitCode> {
     Ok(if is_over { ExitCode::SUCCESS } else { ExitCode::from(FINDING) })
 }
 
-/// Mounts the bpffs and raises timeouts of netfilter, for which the privileges of the running agent are not enough.
+/// Mounts the bpffs, looks for programs of other runs and raises timeouts of netfilter, for which the privileges of the
+/// running agent are not enough.
 pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     let dir = &config.bpf_dir.value;
     let is_mounted = datapath::mount(dir)?;
+    // The agent repeats this check with fewer privileges, and then finds no programs whose pins a mount hides.
+    datapath::refuse_others(dir, &config.cgroup())?;
     let done = if is_mounted { "mounted a bpffs at" } else { "already on a bpffs:" };
     print(&format!("{done} {}\n", dir.display()))?;
     let timeouts = Timeouts { record: conntrack_file(dir), lifetimes: config.lifetimes() };

@@ -9,7 +9,7 @@ use lb_tests::agent::Agent;
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix};
-use lb_tests::topology::{Family, Member, Shape, Topology};
+use lb_tests::topology::{Addresses, Family, Member, Shape, Topology};
 use lb_tests::traffic::{Ask, Protocol};
 use lb_tests::wait::{try_wait_until, wait_until_ok};
 use serde_json::Value;
@@ -17,6 +17,7 @@ use serde_json::Value;
 in_both_shapes!(
     lists_speak_with_a_running_and_with_a_dead_agent,
     exit_codes_name_the_kind_of_failure,
+    lists_name_policies_and_source_ranges,
     run_that_cannot_begin_says_why,
     maps_that_lag_behind_the_source_are_a_finding,
     service_manager_is_notified_and_resources_are_taken,
@@ -146,11 +147,34 @@ fn maps_are_measured(agent: &Agent) -> Result<()> {
     Ok(())
 }
 
+/// A Service whose backends are on other nodes works: an operator must not look for its endpoints.
+fn lists_name_policies_and_source_ranges(shape: Shape) -> Result<()> {
+    let rig = Rig::shared(shape)?;
+    let far = Service::new("far", 20)?.port(80, TARGET).node_port(30_090).external_policy_local();
+    let far = far.pods(&[rig.pod(1, 0)?]);
+    let empty = Service::new("empty", 21)?.port(80, TARGET).node_port(30_091);
+    let empty = empty.external_policy_local();
+    let closed = Service::new("closed", 22)?.port(80, TARGET).pods(&rig.pods());
+    let vip = Addresses::parse("198.51.100.8", "fd00:198::8")?;
+    let closed = closed.load_balancer(&vip.both(), &["203.0.113.0/24", "2001:db8::/32"]);
+    let rig = rig.start(&[&far, &empty, &closed])?;
+    let agent = rig.agent(0)?;
+    let text = agent.command(&["service", "list"])?;
+    for (name, state) in [("far", " no local backends "), ("empty", " no backends ")] {
+        let lines = || text.lines().filter(|line| line.contains(&format!("/{name}:")));
+        ensure!(lines().count() > 0 && lines().all(|line| line.contains(state)), "{name}: {text}");
+    }
+    says(agent, &["lb", "list"], &["(no local backends)", "(none)"])?;
+    says(agent, &["service", "show", "closed"], &["Sources    203.0.113.0/24", "2001:db8::/32"])?;
+    Ok(())
+}
+
 fn exit_codes_name_the_kind_of_failure(shape: Shape) -> Result<()> {
     let (mut rig, _) = start(shape)?;
     let mut agent = rig.take_agent(0)?;
-    let cases: [(&[&str], i32); 8] = [
+    let cases: [(&[&str], i32); 9] = [
         (&["status"], 0),
+        (&["takeover"], 0),
         (&["service", "list"], 0),
         (&["service", "show", "nobody"], 1),
         (&["ct", "flush", "--service", "nobody"], 1),
@@ -165,8 +189,10 @@ fn exit_codes_name_the_kind_of_failure(shape: Shape) -> Result<()> {
     }
     agent.stop()?;
     drop(agent.command(&["cleanup"])?);
-    let lists: [&[&str]; 6] = [
+    let lists: [&[&str]; 8] = [
         &["status"],
+        &["takeover"],
+        &["cleanup", "--drain"],
         &["service", "list"],
         &["lb", "list"],
         &["ct", "list"],

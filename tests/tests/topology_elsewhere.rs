@@ -4,7 +4,9 @@
 //! Afterwards a deleted Service is no longer answered.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::{LAYOUT, SOCKET_HOOKS};
@@ -13,9 +15,12 @@ use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, until};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::Ask;
+use lb_tests::wait::wait_until_ok;
 use nix::mount::{MsFlags, mount, umount};
 
 const NODE_PORT: u16 = 30_080;
+/// The deadline for routes to frontends.
+const SOON: Duration = Duration::from_mins(1);
 /// The text that every refusal contains.
 const REFUSED: &str = "has programs of another lb-agent";
 
@@ -91,8 +96,12 @@ fn programs_whose_pins_cannot_be_seen_are_refused_by_their_names() -> Result<()>
     mount(Some("cover"), &here.join(LAYOUT), Some("tmpfs"), MsFlags::empty(), None::<&str>)?;
     let parts = [REFUSED, "not visible from here", "stop that agent, then run `lb-agent cleanup`"];
     let refused = is_refused(&mut agent, &other, &parts);
+    // In a container only this command has the right to look programs up.
+    let init = agent.exit_code(&["init"]);
     umount(&here.join(LAYOUT))?;
     drop(refused?);
+    let (code, said) = init?;
+    ensure!(code == 1 && parts.iter().all(|part| said.contains(part)), "{code}: {said}");
     serves_alone(&rig, &web, &mut agent, &here, &other)
 }
 
@@ -121,8 +130,12 @@ fn cleanup_of_another_directory_keeps_what_a_running_agent_uses() -> Result<()> 
     let here = rig.node(0)?.bpf().to_owned();
     let node = rig.node(0)?.netns();
     let routes = || node.tool("ip", &["route", "show", "table", "27746"]);
-    let before = routes()?;
-    ensure!(!before.is_empty(), "the node has no routes to frontends");
+    // The agent adds them in a task of its own.
+    let before = wait_until_ok(SOON, "the node has routes to frontends", || {
+        let there = routes()?;
+        ensure!(!there.is_empty(), "none");
+        Ok(there)
+    })?;
     agent.set_flag("--bpf-dir", text(&other)?);
     let said = agent.command(&["cleanup"])?;
     ensure!(said.contains("kept routes") && said.contains(text(&here)?), "{said}");
@@ -134,6 +147,35 @@ fn cleanup_of_another_directory_keeps_what_a_running_agent_uses() -> Result<()> 
     agent.stop()?;
     let said = agent.command(&["cleanup"])?;
     ensure!(said.contains("removed routes to frontends"), "{said}");
+    Ok(())
+}
+
+/// A container without the network of the host sees the pins, but its own rules, routes, interfaces and settings.
+#[test]
+fn commands_in_another_network_namespace_do_not_take_it_for_the_served_one() -> Result<()> {
+    let (mut rig, web, _) = start()?;
+    let mut agent = rig.take_agent(0)?;
+    let client = rig.client().home();
+    let [pod, frontend] = [rig.pod(0, 0)?.ip(Family::V4), web.frontend(Family::V4).ip()];
+    let explain = ["explain", &pod.to_string(), &SocketAddr::new(frontend, 80).to_string()];
+    for verb in [&["takeover"][..], &explain] {
+        let (code, said) = agent.ended_in(client, verb)?;
+        ensure!(code == 3 && said.contains("another network namespace"), "{code}: {said}");
+    }
+    let (_, said) = agent.ended_in(client, &["status"])?;
+    ensure!(said.contains("Namespace"), "{said}");
+    let routes = || rig.node(0)?.netns().tool("ip", &["route", "show", "table", "27746"]);
+    wait_until_ok(SOON, "the node has routes to frontends", || {
+        ensure!(!routes()?.is_empty(), "none");
+        Ok(())
+    })?;
+    agent.stop()?;
+    let (code, said) = agent.ended_in(client, &["cleanup"])?;
+    ensure!(code == 0 && said.contains("of another network namespace"), "{code}: {said}");
+    ensure!(!routes()?.is_empty(), "the routes of the node were removed from another namespace");
+    let said = agent.command(&["cleanup"])?;
+    ensure!(said.contains("removed routes to frontends"), "{said}");
+    ensure!(!routes().is_ok_and(|all| !all.is_empty()), "routes are left: {}", routes()?);
     Ok(())
 }
 

@@ -99,17 +99,25 @@ impl MachineFacts {
         let text = |part: &OsStr| part.to_string_lossy().into_owned();
         let [release, version] =
             name.map(|name| [name.release(), name.version()].map(text)).unwrap_or_default();
-        let kind = statfs(cgroup).map(|stat| stat.filesystem_type());
         Self {
             release,
             version,
             has_tcx: has_tcx(),
             is_jit_off: fs::read_to_string(JIT).is_ok_and(|text| text.trim() == "0"),
             has_btf: Path::new(VMLINUX).exists(),
-            is_cgroup2: kind == Ok(CGROUP2_SUPER_MAGIC),
+            is_cgroup2: is_cgroup2(cgroup),
             privileges: Privileges::here(),
         }
     }
+}
+
+fn is_cgroup2(path: &Path) -> bool {
+    statfs(path).map(|stat| stat.filesystem_type()) == Ok(CGROUP2_SUPER_MAGIC)
+}
+
+/// Returns what is missing if a directory is not on a cgroup v2.
+pub fn missing_cgroup2(path: &Path) -> Option<Requirement> {
+    (!is_cgroup2(path)).then(|| cgroup2(path))
 }
 
 /// Asks the kernel for the tcx links of `lo`.

@@ -14,10 +14,11 @@ use aya::programs::loaded_programs;
 use self::hooks::{HookKind, OccupiedHook};
 use super::error::Error;
 use super::names::{CLASSIFIERS, L3, kernel_name};
+use super::open::serves_here;
 use super::pins::{layouts, list, maps_directory};
 use super::{bpffs, lock};
 use crate::maps::Maps;
-use crate::syscall::{self, netns_cookie};
+use crate::syscall;
 
 /// Depth below a mount point to which a `--bpf-dir` is searched.
 const DEPTH: usize = 4;
@@ -25,7 +26,10 @@ const DEPTH: usize = 4;
 const MAPS: [&str; 2] = ["SERVICES", "BACKEND_FILTER"];
 
 /// Refuses to start beside programs of another run. The error names the place of their pins.
-pub(super) fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
+///
+/// Programs without visible pins are found only with `CAP_SYS_ADMIN`: `lb-agent init` has it, the agent in its
+/// container does not.
+pub fn refuse(dir: &Path, cgroup: &Path) -> Result<(), Error> {
     let Some((hook, other)) = find(dir, hooks::all(cgroup)) else { return Ok(()) };
     let remedy = remedy(&hook, other.as_ref());
     let (place, pins, dir) = (hook.to_string(), place_of_pins(other.as_ref()), dir.to_owned());
@@ -148,16 +152,14 @@ fn walk(directory: &Path, depth: usize, found: &mut Vec<(PathBuf, Pinned)>) {
     directories.for_each(|entry| walk(&entry.path(), depth - 1, found));
 }
 
-/// Reports whether the data path below a `--bpf-dir` serves this network namespace. False if its settings cannot be
-/// read.
+/// Reports whether the data path below a `--bpf-dir` serves this network namespace. False if that is not known.
 fn is_here(dir: &Path) -> bool {
     let maps = Maps::open(&maps_directory(dir));
-    let settings = maps.and_then(|maps| maps.settings());
-    settings.is_ok_and(|settings| netns_cookie().is_ok_and(|own| own == settings.node.netns_cookie))
+    maps.is_ok_and(|maps| serves_here(&maps).unwrap_or(false))
 }
 
-/// Reports whether a program is one of ours, by its name and by the names of its maps. Needs `CAP_BPF` to look programs
-/// up.
+/// Reports whether a program is one of ours, by its name and by the names of its maps. False without `CAP_SYS_ADMIN`,
+/// which looking up programs by id needs (`bpf_prog_get_fd_by_id` in `kernel/bpf/syscall.c`).
 fn is_ours(program: u32) -> bool {
     let Some(info) = loaded_programs().filter_map(Result::ok).find(|it| it.id() == program) else {
         return false;

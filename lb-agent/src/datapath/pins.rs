@@ -4,14 +4,17 @@
 //! index and its hook: bpffs refuses names with a dot, which interfaces may have. A pin whose name ends in `-old`
 //! belongs to an earlier run: it remains for a while beside the pin that now has the name without the suffix.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, DirEntry};
 use std::io;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use super::error::{Error, pin};
-use super::names::LAYOUT;
+use super::names::{LAYOUT, kernel_name};
 use super::role::Direction;
+use crate::syscall;
 
 /// Suffix of the pin of an earlier run's link, which remains for a while.
 const ASIDE: &str = "-old";
@@ -91,6 +94,27 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let mut paths: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
     paths.sort();
     Ok(paths)
+}
+
+/// Returns the ids and names of the programs that are pinned in the directory of a layout, and of those that only a
+/// link keeps.
+pub fn pinned_programs(layout: &Path) -> BTreeMap<u32, String> {
+    let all = |directory: PathBuf| list(&directory).unwrap_or_default();
+    let of_link = |pin: PathBuf| {
+        let link = syscall::open_pin(&pin).ok()?;
+        Some((syscall::link_info(link.as_fd()).ok()?.program, "lb-agent".to_owned()))
+    };
+    let of_pin = |pin: PathBuf| {
+        let program = syscall::open_pin(&pin).ok()?;
+        let name = kernel_name(pin.file_name()?.to_str()?).to_owned();
+        Some((syscall::program_id(program.as_fd()).ok()?, name))
+    };
+    let mut names: BTreeMap<u32, String> =
+        all(layout.join("links")).into_iter().filter_map(of_link).collect();
+    // One directory for each object: `programs/<object>/<name>`.
+    let pins = all(layout.join("programs")).into_iter().flat_map(all);
+    names.extend(pins.filter_map(of_pin));
+    names
 }
 
 /// Removes a pin, if it exists.

@@ -153,6 +153,13 @@ impl FlowMaps<'_> {
         }
     }
 
+    /// Returns the entry of the other direction of an entry's flow, if it exists. `None` also if another flow has its
+    /// place.
+    pub fn opposite(&self, key: &FlowKey, flow: &Flow) -> Result<Option<Flow>> {
+        let opposite = key.opposite(flow);
+        Ok(self.get(&opposite)?.filter(|flow| key.has_opposite(&opposite, flow)))
+    }
+
     fn get_in(&self, table: Table, key: &FlowKey) -> Result<Option<Flow>> {
         let (map4, map6, [name4, name6]) = *self.of(table);
         if key.is_v4() {

@@ -11,7 +11,8 @@ use aya::programs::loaded_programs;
 use super::Error;
 use super::status::line::line;
 use crate::datapath::{
-    Direction, attached_programs, attached_socket_programs, find_cgroup2, requirements,
+    Direction, attached_programs, attached_socket_programs, find_cgroup2, pinned_programs,
+    requirements,
 };
 use crate::maps::Maps;
 use crate::node::watch::look;
@@ -20,9 +21,14 @@ use crate::syscall::device_name;
 /// Adds the programs on each interface and on the socket hooks in the order in which they run, this agent's among them.
 pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(), Error> {
     let programs = loaded_programs().filter_map(Result::ok);
-    let names: BTreeMap<u32, String> = programs
+    let mut names: BTreeMap<u32, String> = programs
         .map(|program| (program.id(), program.name_as_str().unwrap_or_default().to_owned()))
         .collect();
+    // The kernel lists programs only with `CAP_SYS_ADMIN`, which the agent's container does not have.
+    let are_listed = !names.is_empty();
+    for (id, name) in pinned_programs(links.parent().unwrap_or(links)) {
+        names.entry(id).or_insert(name);
+    }
     let order = |programs: &[u32]| {
         let order: Vec<String> = programs.iter().map(|program| of(&names, *program)).collect();
         order.join(", ")
@@ -58,6 +64,9 @@ pub(super) fn attached(text: &mut String, maps: &Maps, links: &Path) -> Result<(
             }
         }
         Err(error) => say("sockets", "", cannot(&error)),
+    }
+    if !are_listed {
+        line(text, "Programs", "names of programs that are not the agent's need CAP_SYS_ADMIN");
     }
     Ok(())
 }

@@ -52,7 +52,7 @@ pub fn explain(bpf_dir: &Path, asked: &ClientPacket) -> Result<Explanation, Erro
     if from.is_ipv4() != to.is_ipv4() {
         return Err(Error::Families(from, to));
     }
-    let maps = datapath::open(bpf_dir)?;
+    let maps = datapath::open_here(bpf_dir)?;
     let links = bpf_dir.join(LAYOUT).join("links");
     let settings = in_effect(maps.settings()?, to, |hook| is_hook_attached(&links, hook));
     let origin = PacketOrigin::find(&maps, &settings, asked)?;

@@ -59,7 +59,7 @@ pub fn list(
     };
     let mut rows = Pieces::new(to, format);
     maps.flows().each(is_shown, |key, flow| {
-        let reply = maps.flows().get(&key.opposite(flow))?;
+        let reply = maps.flows().opposite(key, flow)?;
         // Idle entries that packets treat as absent stay until their space is needed.
         if lifetimes.is_over(key, flow, reply.as_ref(), now) {
             return Ok(());
@@ -109,8 +109,7 @@ fn forget(flows: &FlowMaps<'_>, key: &FlowKey) -> Result<Vec<FlowKey>, Error> {
     let mut others = Vec::new();
     let opposite = key.opposite(&flow);
     // Another flow may have the reply entry by now, and with it the masquerade.
-    let reply = flows.get(&opposite)?.filter(|reply| opposite.opposite(reply) == *key);
-    if let Some(reply) = reply {
+    if let Some(reply) = flows.opposite(key, &flow)? {
         others.push((opposite, reply));
         let masquerade = FlowKey::new(flow.to, key.protocol, Side::EGRESS);
         if let Some(found) = flows.get(&masquerade)?.filter(|_| flow.flags & Flow::MASQUERADED != 0)

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use lb_common::service::{Backend, Flags, Frontend, Line, MEMBERS_PER_LINE, Service, Set};
+use lb_common::service::{
+    Backend, Flags, Frontend, Line, MEMBERS_PER_LINE, Service, ServiceId, Set, Source,
+};
 use serde::Serialize;
 
 use super::Error;
@@ -22,6 +24,9 @@ const BRIEF: usize = 8;
 pub(super) const SERVED: &str = "served";
 /// The state of a frontend without a backend under its policy.
 pub(super) const NO_BACKENDS: &str = "no backends";
+/// The state of a frontend under the policy `Local` whose backends are all on other nodes: packets of clients outside
+/// are dropped, those of pods and processes may be served.
+pub(super) const NO_LOCAL_BACKENDS: &str = "no local backends";
 /// The state of a frontend whose packets a process of this node gets, because it listens there.
 pub(super) const LEFT: &str = "left to a process";
 /// The state of a frontend that was removed.
@@ -41,11 +46,13 @@ pub struct ListedFrontend {
     pub(super) policy: &'static str,
     pub(super) affinity_seconds: u32,
     generation: u32,
-    /// One of [`SERVED`], [`NO_BACKENDS`], [`LEFT`] and [`DRAINING`].
+    /// One of [`SERVED`], [`NO_BACKENDS`], [`NO_LOCAL_BACKENDS`], [`LEFT`] and [`DRAINING`].
     pub(super) state: &'static str,
     #[serde(rename = "draining")]
     pub(super) is_draining: bool,
-    source_ranges: bool,
+    /// `loadBalancerSourceRanges` of the family, as the maps have them; none if every source is allowed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) source_ranges: Option<Vec<String>>,
     pub(super) cluster: Vec<ListedBackend>,
     pub(super) local: Vec<ListedBackend>,
 }
@@ -78,9 +85,10 @@ pub(super) fn entries(
     let state_file = StateFile::read(bpf_dir);
     let lines = maps.lines(Actual::lines_in_use(&services))?;
     let backends = maps.backends()?;
+    let sources = sources(&maps.sources()?);
     let shown = services.iter().filter(|(_, service)| !service.flags.has(Flags::ADDRESS));
     let entry = |(frontend, service): &(Frontend, Service)| {
-        entry(frontend, service, &state_file.names, |set| members(set, &lines, &backends))
+        entry(frontend, service, &state_file.names, &sources, |set| members(set, &lines, &backends))
     };
     let entries = shown.map(entry).collect();
     Ok((entries, state_file))
@@ -95,10 +103,22 @@ pub(super) fn backends(maps: &Maps, services: &[(Frontend, Service)]) -> Result<
     Ok(ids.len())
 }
 
+/// Returns the source ranges of each service port, sorted.
+fn sources(rows: &[(u32, Source)]) -> BTreeMap<ServiceId, Vec<String>> {
+    let mut rows = rows.to_vec();
+    rows.sort_unstable_by_key(|(bits, source)| (*source, *bits));
+    let mut sources: BTreeMap<ServiceId, Vec<String>> = BTreeMap::new();
+    for (bits, source) in &rows {
+        sources.entry(source.service).or_default().push(words::source_range(*bits, source));
+    }
+    sources
+}
+
 fn entry(
     frontend: &Frontend,
     service: &Service,
     names: &BTreeMap<u32, String>,
+    sources: &BTreeMap<ServiceId, Vec<String>>,
     members: impl Fn(Set) -> Vec<ListedBackend>,
 ) -> ListedFrontend {
     let flags = service.flags;
@@ -108,10 +128,12 @@ fn entry(
         DRAINING
     } else if flags.has(Flags::HOST) {
         LEFT
-    } else if (if is_local { &local } else { &cluster }).is_empty() {
-        NO_BACKENDS
-    } else {
+    } else if !(if is_local { &local } else { &cluster }).is_empty() {
         SERVED
+    } else if is_local && service.has_endpoints() {
+        NO_LOCAL_BACKENDS
+    } else {
+        NO_BACKENDS
     };
     ListedFrontend {
         is_v4: frontend.ip.is_v4(),
@@ -124,7 +146,9 @@ fn entry(
         generation: service.generation,
         state,
         is_draining: flags.has(Flags::DRAINING),
-        source_ranges: flags.has(Flags::SOURCE_RANGES),
+        source_ranges: flags
+            .has(Flags::SOURCE_RANGES)
+            .then(|| sources.get(&service.id).cloned().unwrap_or_default()),
         cluster,
         local,
     }
@@ -133,7 +157,7 @@ fn entry(
 /// Returns the colour of a line with this state.
 pub(super) fn tone(state: &str) -> Tone {
     match state {
-        SERVED | LEFT => Tone::Plain,
+        SERVED | NO_LOCAL_BACKENDS | LEFT => Tone::Plain,
         DRAINING => Tone::Faint,
         _ => Tone::Bad,
     }
@@ -193,7 +217,7 @@ impl ListedFrontend {
             seconds => format!("{seconds}s"),
         };
         let backends = match (self.state, self.used()) {
-            (DRAINING | LEFT, _) => format!("({})", self.state),
+            (DRAINING | LEFT | NO_LOCAL_BACKENDS, _) => format!("({})", self.state),
             (_, []) => "(none)".to_owned(),
             (_, used) => {
                 let shown = used.iter().take(most).map(ListedBackend::in_table);
@@ -211,8 +235,14 @@ impl ListedFrontend {
             backends,
             self.id.to_string(),
             self.generation.to_string(),
-            if self.source_ranges { "restricted".into() } else { "any".into() },
+            self.sources().unwrap_or_else(|| "any".into()),
         ]
+    }
+
+    /// Returns the source ranges; none if every source is allowed.
+    pub(super) fn sources(&self) -> Option<String> {
+        let ranges = self.source_ranges.as_ref()?;
+        Some(if ranges.is_empty() { "(none)".to_owned() } else { ranges.join(" ") })
     }
 
     /// Reports whether the scope includes the frontend.
@@ -252,15 +282,23 @@ pub(super) fn samples(names: &BTreeMap<u32, String>) -> Vec<ListedFrontend> {
     let node_port = Service { flags: Flags::NODE_PORT.with(Flags::EXTERNAL), ..service };
     let left = Service { id: 3, flags: Flags::HOST, affinity: 0, ..service };
     let gone = Service { id: 2, flags: Flags::DRAINING, ..Service::default() };
+    let elsewhere = Flags::LOCAL_POLICY.with(Flags::ANYWHERE).with(Flags::EXTERNAL);
+    let ranges = Flags::SOURCE_RANGES.with(elsewhere);
+    let far = Service { id: 4, flags: ranges, affinity: 0, ..service };
+    let none = Service { id: 5, flags: Flags::LOCAL_POLICY, ..Service::default() };
     let ip = Ip::v4([10, 96, 0, 1]);
     let rows = [
         (Frontend::node_port(ip, Port::new(30_080), Protocol::TCP), node_port),
         (Frontend::new(ip, Port::new(80), Protocol::TCP), service),
         (Frontend::new(Ip::v4([10, 96, 0, 10]), Port::new(53), Protocol::UDP), left),
         (Frontend::new(Ip::v6([0xfd; 16]), Port::new(53), Protocol::UDP), gone),
+        (Frontend::new(Ip::v4([198, 51, 100, 4]), Port::new(80), Protocol::TCP), far),
+        (Frontend::new(Ip::v4([198, 51, 100, 5]), Port::new(80), Protocol::TCP), none),
     ];
+    let range = |bits: u32, ip| (32 + 96 + bits, Source::new(4, Ip::v4(ip)));
+    let sources = sources(&[range(24, [203, 0, 113, 0]), range(8, [10, 0, 0, 0])]);
     let members = |set| members(set, &[line], &backends);
-    rows.iter().map(|(key, value)| entry(key, value, names, members)).collect()
+    rows.iter().map(|(key, value)| entry(key, value, names, &sources, members)).collect()
 }
 
 #[cfg(test)]

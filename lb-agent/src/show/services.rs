@@ -8,7 +8,9 @@ use lb_common::service::ServiceId;
 use serde::Serialize;
 
 use super::Error;
-use super::list::{self, DRAINING, LEFT, ListedFrontend, NO_BACKENDS, SERVED, tone};
+use super::list::{
+    self, DRAINING, LEFT, ListedFrontend, NO_BACKENDS, NO_LOCAL_BACKENDS, SERVED, tone,
+};
 use super::print::{self, Row, Tone};
 use crate::cli::{Format, Output, Scope};
 use crate::datapath::open;
@@ -108,7 +110,7 @@ fn ports(entries: Vec<ListedFrontend>, state_file: &StateFile) -> Vec<ListedPort
         kinds.dedup();
         let live = || frontends.iter().filter(|entry| !entry.is_draining);
         // The worst frontend counts: one without backends is reported although another has some.
-        let worst = [NO_BACKENDS, LEFT, SERVED]
+        let worst = [NO_BACKENDS, NO_LOCAL_BACKENDS, LEFT, SERVED]
             .into_iter()
             .find(|state| live().any(|entry| entry.state == *state));
         let state = worst.unwrap_or(DRAINING);
@@ -191,12 +193,15 @@ fn page(port: &ListedPort) -> String {
             seconds => format!(", affinity {seconds}s"),
         };
         let state = match entry.state {
-            DRAINING | LEFT => format!(", {}", entry.state),
+            DRAINING | LEFT | NO_LOCAL_BACKENDS => format!(", {}", entry.state),
             _ => String::new(),
         };
         line("", "");
         line(entry.kind, &entry.frontend);
         line("  Policy", &format!("{}{affinity}{state}", entry.policy));
+        if let Some(sources) = entry.sources() {
+            line("  Sources", &sources);
+        }
         for (policy, backends) in [("Cluster", &entry.cluster), ("Local", &entry.local)] {
             // An empty set matters only under the policy that applies; the other set is empty for most frontends.
             if backends.is_empty() && (policy != entry.policy || entry.is_draining) {

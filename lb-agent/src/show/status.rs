@@ -9,7 +9,7 @@ use lb_common::service::Flags;
 
 use self::line::line;
 use super::{Error, attachments, list};
-use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, open};
+use crate::datapath::{LAYOUT, SOCKET_HOOKS, attached_hooks, is_here, open};
 use crate::maps::Maps;
 use crate::state_file::StateFile;
 use crate::takeover::{KubeProxyRemains, MapFrontends};
@@ -31,6 +31,10 @@ pub fn status(bpf_dir: &Path, is_verbose: bool) -> Result<(String, bool), Error>
     process::lines(&mut text, bpf_dir, process::running(bpf_dir, &state_file), &state_file);
     let hooks = attached_hooks(&links);
     line(&mut text, "Pins", &bpf_dir.join(LAYOUT).display().to_string());
+    if !is_here(&maps) {
+        let note = "another one than this command's, whose names of interfaces are shown";
+        line(&mut text, "Namespace", note);
+    }
     line(&mut text, "Socket hooks", &format!("{hooks} of {} attached", SOCKET_HOOKS.len()));
     let are_attached = devices::lines(&mut text, &maps, &links)?;
     devices::acceleration(&mut text, &state_file, &maps, &links)?;
@@ -65,6 +69,9 @@ fn settings(text: &mut String, maps: &Maps) -> Result<(), Error> {
         .map(|(ip, _)| IpAddr::from(ip).to_string())
         .collect();
     accepting.sort();
+    if settings.has(Settings::LOOPBACK_NODE_PORTS) {
+        accepting.extend(["127.0.0.0/8".to_owned(), "::1".to_owned()]);
+    }
     line(text, "NodePorts on", &accepting.join(" "));
     let (low, high) = (settings.node.source_port_low.get(), settings.node.source_port_high.get());
     line(text, "Source ports", &format!("{low}-{high}"));

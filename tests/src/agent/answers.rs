@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use super::Agent;
 use crate::http;
 use crate::memory::MemoryLimit;
-use crate::process::{Program, output, run};
+use crate::process::{Home, Program, output, run};
 use crate::wait::wait_until_ok;
 
 /// The deadline for a closed flow to disappear from lists: it lasts ten seconds, and until the next sweep.
@@ -107,6 +107,15 @@ impl Agent {
         Ok((code, String::from_utf8_lossy(&output.stdout).into_owned()))
     }
 
+    /// Runs another command of the agent in another network namespace. Returns its exit code, and its output with its
+    /// standard error.
+    pub fn ended_in(&self, home: &Home, arguments: &[&str]) -> Result<(i32, String)> {
+        let output = output(&mut self.prepared_in(home.command(&self.binary)?, arguments), "")?;
+        let code = output.status.code().context("ended by a signal")?;
+        let said = [output.stdout, output.stderr].concat();
+        Ok((code, String::from_utf8_lossy(&said).into_owned()))
+    }
+
     /// Runs another command of the agent and reads its output. Returns the number of lines and the peak of the
     /// command's memory in bytes. The peak is read while the last lines are still in the pipe, so that the process
     /// still exists.
@@ -172,7 +181,10 @@ impl Agent {
     }
 
     fn prepared(&self, arguments: &[&str]) -> Result<Command> {
-        let mut command = self.home.command(&self.binary)?;
+        Ok(self.prepared_in(self.home.command(&self.binary)?, arguments))
+    }
+
+    fn prepared_in(&self, mut command: Command, arguments: &[&str]) -> Command {
         command.args(arguments);
         for flag in ["--bpf-dir", "--cgroup"] {
             let value = self.arguments.iter().skip_while(|argument| *argument != flag).nth(1);
@@ -184,6 +196,6 @@ impl Agent {
                 command.args([flag, value]);
             }
         }
-        Ok(command)
+        command
     }
 }

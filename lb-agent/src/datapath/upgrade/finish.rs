@@ -36,7 +36,7 @@ impl Datapath {
         {
             warn!(
                 error = crate::chain(&error),
-                "some programs of another version could not be detached yet"
+                "some programs of another layout could not be detached yet"
             );
         }
         if self.hands_over() {

@@ -143,7 +143,7 @@ impl Previous {
 
 fn remove(layout: &Path) -> Result<(), Error> {
     remove_layout(layout, &mut Vec::new())?;
-    info!(layout = %layout.display(), "data path of another version removed");
+    info!(layout = %layout.display(), "data path of another layout removed");
     Ok(())
 }
 

@@ -134,7 +134,8 @@ impl Flows for Live<'_> {
 }
 
 impl Filters for Live<'_> {
-    // The filters only save lookups, so an answer of true cannot change a verdict.
+    // For the first packet of a client, which `explain` makes, these filters only save lookups: an answer of true
+    // cannot change its verdict.
     fn is_in_use(&self, _: &Ip, _: Port) -> bool {
         true
     }

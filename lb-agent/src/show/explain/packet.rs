@@ -3,17 +3,21 @@
 use std::net::{IpAddr, SocketAddr};
 
 use lb_common::addr::Protocol;
-use lb_common::wire::tcp;
+use lb_common::wire::{sctp, tcp};
 
 /// The length of an Ethernet header without its type, in bytes.
 const HARDWARE: usize = 12;
 const HOPS: u8 = 64;
 /// The length of the longest transport header here, that of TCP without options, in bytes.
 const TCP: usize = 20;
-/// The length of a UDP header. Also the longest part that is read of an SCTP packet's common header and chunk header.
+/// The length of a UDP header and its data.
 const SHORT: usize = 16;
+/// The length of an SCTP header without chunks (RFC 9260 3.1).
+const COMMON: usize = 12;
+/// The length of an SCTP header and an INIT chunk (RFC 9260 3.3.2).
+const SCTP: usize = 32;
 
-/// Returns a SYN or the first datagram. Checksums are zero, as no decision depends on them.
+/// Returns a SYN, an INIT or the first datagram. Checksums are zero, as no decision depends on them.
 pub(super) fn first(protocol: Protocol, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     let transport = transport(protocol, from.port(), to.port());
     let mut packet = vec![0; HARDWARE];
@@ -53,6 +57,12 @@ fn transport(protocol: Protocol, from: u16, to: u16) -> Vec<u8> {
         header.resize(TCP, 0);
         return header;
     }
+    if protocol == Protocol::SCTP {
+        header.resize(COMMON, 0);
+        header.extend([sctp::INIT, 0, 0, (SCTP - COMMON) as u8]);
+        header.resize(SCTP, 0);
+        return header;
+    }
     header.extend((SHORT as u16).to_be_bytes());
     header.resize(SHORT, 0);
     header
@@ -64,12 +74,19 @@ mod tests {
 
     use super::*;
 
+    /// An INIT chunk: its type, flags and length, and 16 bytes of values.
+    const INIT: [u8; 20] = [1, 0, 0, 20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
     /// Returns a packet without the fields that no decision depends on.
     fn decisive(mut packet: Vec<u8>, protocol: Protocol, v4: bool) -> Vec<u8> {
         let transport = HARDWARE + 2 + if v4 { 20 } else { 40 };
         packet[..HARDWARE].fill(0);
-        // Window and checksum, or checksum alone.
-        let rest = if protocol == Protocol::TCP { 14..18 } else { 6..8 };
+        // Window and checksum, tag and checksum, or checksum alone.
+        let rest = match protocol {
+            Protocol::TCP => 14..18,
+            Protocol::SCTP => 4..12,
+            _ => 6..8,
+        };
         packet[transport + rest.start..transport + rest.end].fill(0);
         if v4 {
             // Identification with the flags of fragments, and the checksum.
@@ -85,6 +102,7 @@ mod tests {
         for (protocol, transport, payload) in [
             (Protocol::TCP, Transport::Tcp(tcp::SYN), &[][..]),
             (Protocol::UDP, Transport::Udp(true), &[0; 8]),
+            (Protocol::SCTP, Transport::Sctp, &INIT),
         ] {
             for [from, to] in asks {
                 let [source, destination] =
