@@ -8,10 +8,10 @@ use std::net::SocketAddr;
 use super::problem::{Problem, joined};
 use super::tree::{self, YamlNode, YamlValue};
 use super::values::HEALTHZ;
-use super::{AGENT, Config, KUBE_PROXY, Setting, SettingOrigin};
+use super::{AGENT, Config, DetectLocalMode, KUBE_PROXY, Location, Setting, SettingOrigin};
 
-/// Key of the configuration file in kube-proxy's `ConfigMap`, as kubeadm writes it.
-const KEY: &str = "config.conf";
+/// Keys of the configuration file in kube-proxy's `ConfigMap`: as kubeadm writes it, and as EKS does.
+const KEYS: [&str; 2] = ["config.conf", "config"];
 /// Mount point of the host's cgroups in `deploy/daemonset.yaml`. In a pod the agent finds it without the setting.
 const HOST_CGROUP: &str = "/host/cgroup";
 
@@ -34,8 +34,11 @@ pub enum Error {
         /// All invalid fields of kube-proxy's file.
         problems: Vec<Problem>,
     },
-    /// The `ConfigMap` has no key `config.conf`.
-    #[error("{file}: the ConfigMap has no data.{KEY}; give kube-proxy's ConfigMap")]
+    /// The `ConfigMap` has none of the keys.
+    #[error(
+        "{file}: the ConfigMap has no data.{}; give kube-proxy's ConfigMap",
+        KEYS.join(" and no data.")
+    )]
     NoKey { file: String },
     /// Two values contradict each other.
     #[error("{file}: {source}")]
@@ -54,16 +57,23 @@ pub fn migrate(file: &str, text: &str) -> Result<Migrated, Error> {
     let (file, text) = match config_map {
         None => (file.to_owned(), text.to_owned()),
         Some(map) => {
-            let inner = entry(map, "data").and_then(|data| entry(data, KEY));
-            let Some(YamlValue::Text(inner)) = inner.map(|inner| &inner.value) else {
+            let of_key = |key| {
+                let value = &entry(entry(map, "data")?, key)?.value;
+                if let YamlValue::Text(text) = value { Some((key, text.clone())) } else { None }
+            };
+            let Some((key, inner)) = KEYS.into_iter().find_map(of_key) else {
                 return Err(Error::NoKey { file: file.to_owned() });
             };
-            (format!("{file}, {KEY}"), inner.clone())
+            (format!("{file}, {key}"), inner)
         }
     };
     let mut config = Config::default();
     config.read(&text).map_err(|problems| refuse(&file, problems))?;
     config.apply_defaults().map_err(|source| Error::Together { file, source })?;
+    // An empty field of the detector is not written, and without one the agent would detect pods by their interfaces.
+    if config.is_detection_named && config.detect_local.value == DetectLocalMode::ClusterCidr {
+        config.detect_local.origin = SettingOrigin::File(Location::default());
+    }
     if config.kubeconfig.is_set() {
         config.kubeconfig = Setting::default();
         config.warnings.push(
@@ -160,6 +170,19 @@ mod tests {
         assert_eq!(again.cluster_cidr.value, read(KUBEADM).cluster_cidr.value);
     }
 
+    /// EKS writes another key, and kube-proxy's defaults into every field.
+    #[test]
+    fn config_map_of_another_installer_is_read_and_keeps_its_detector() {
+        let text =
+            format!("apiVersion: {}\nkind: {}\nclusterCIDR: \"\"\n", KUBE_PROXY.0, KUBE_PROXY.1);
+        let map = config_map(&text).replace("config.conf:", "config:");
+        let migrated = migrate("cm.yaml", &map).unwrap();
+        assert_eq!(migrated, migrate("c.yaml", &text).unwrap());
+        let (before, after) = (read(&text), read(&migrated.documents));
+        assert_eq!(after.flags(), before.flags(), "{}", migrated.documents);
+        assert_eq!(after.detect_local.value, DetectLocalMode::ClusterCidr);
+    }
+
     #[test]
     fn everything_that_has_a_meaning_survives_and_the_rest_is_named() {
         let text = format!(
@@ -224,7 +247,7 @@ mod tests {
     #[test]
     fn migration_refuses_invalid_input_and_names_the_place() {
         let cases = [
-            ("kind: ConfigMap\ndata: {a: b}\n", "has no data.config.conf"),
+            ("kind: ConfigMap\ndata: {a: b}\n", "has no data.config.conf and no data.config;"),
             ("a: [", "c.yaml: line "),
             (
                 &config_map(&KUBEADM.replace("oomScoreAdj: null", "oomScoreAdj: 5000")),

@@ -1,7 +1,8 @@
 //! Watches the file of `--config`. When it changes, the agent restarts in the same process; packets are not affected,
 //! as with any restart.
 //!
-//! An invalid file, or one without a document, is reported and has no effect. kube-proxy exits in all these cases.
+//! An invalid file, one without a document, and one with which the agent could not start are reported and have no
+//! effect: all nodes read the file at about the same time. kube-proxy exits in all these cases.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,8 +11,10 @@ use tokio::fs::read_to_string;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use super::start::server;
 use crate::config::Config;
 use crate::config::flags::Run;
+use crate::datapath::missing_cgroup2;
 
 /// Interval between readings. A `ConfigMap` takes a minute to reach the file; reading it is cheap.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -33,16 +36,19 @@ pub(super) async fn changed(options: &Run, read: Option<&str>) -> String {
         if !seen.is_due(&text) {
             continue;
         }
-        match check(options, &text) {
+        match check(options, read, &text).await {
             Ok(()) => {
                 info!(file = %file.display(), "configuration changed; restarting");
                 return text;
             }
-            Err(error) => {
-                warn!(file = %file.display(), error, "changed configuration is invalid; keeping the current one");
+            Err(Refusal { reason, may_pass }) => {
+                if seen.refused.as_ref().is_none_or(|(refused, _)| *refused != text) {
+                    let file = file.display();
+                    warn!(%file, error = reason, "changed configuration is invalid; keeping the current one");
+                }
+                seen.refused = Some((text, may_pass));
             }
         }
-        seen.refused = Some(text);
     }
 }
 
@@ -53,8 +59,9 @@ struct Seen<'a> {
     current: Option<&'a str>,
     /// The text of the last reading.
     last: Option<String>,
-    /// The invalid text that was reported last. A file that stays invalid is reported once.
-    refused: Option<String>,
+    /// The invalid text that was reported last, and whether it may be valid later. A file that stays invalid is
+    /// reported once.
+    refused: Option<(String, bool)>,
 }
 
 impl Seen<'_> {
@@ -66,15 +73,53 @@ impl Seen<'_> {
         if !is_settled {
             self.last = Some(text.to_owned());
         }
-        is_settled && self.current != Some(text) && self.refused.as_deref() != Some(text)
+        let is_refused =
+            self.refused.as_ref().is_some_and(|(refused, may_pass)| refused == text && !may_pass);
+        is_settled && self.current != Some(text) && !is_refused
+    }
+}
+
+/// The reason why a changed text has no effect.
+#[derive(Debug, PartialEq, Eq)]
+struct Refusal {
+    reason: String,
+    /// The reason is outside of the text, as a file that is mounted later.
+    may_pass: bool,
+}
+
+impl Refusal {
+    fn of_text(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), may_pass: false }
+    }
+
+    fn of_node(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), may_pass: true }
     }
 }
 
 /// Checks a changed text. An empty one would be valid at a first start, where kube-proxy accepts it; as a change it is
-/// more probably a mistake.
-fn check(options: &Run, text: &str) -> Result<(), String> {
-    let config = Config::of(options, Some(text)).map_err(|error| crate::chain(&error))?;
-    if config.documents > 0 { Ok(()) } else { Err("it contains no document".into()) }
+/// more probably a mistake. `read` is the text that the agent runs with.
+async fn check(options: &Run, read: Option<&str>, text: &str) -> Result<(), Refusal> {
+    let config = Config::of(options, Some(text));
+    let config = config.map_err(|error| Refusal::of_text(crate::chain(&error)))?;
+    if config.documents == 0 {
+        return Err(Refusal::of_text("it contains no document"));
+    }
+    let current = Config::of(options, read).unwrap_or_default();
+    if config.bpf_dir.value != current.bpf_dir.value {
+        return Err(Refusal::of_text(
+            "bpfDir: cannot change while the agent runs; stop it, run `lb-agent cleanup`, and start it with the other \
+             directory",
+        ));
+    }
+    if let Some(missing) = config.cgroup.value.as_deref().and_then(missing_cgroup2) {
+        return Err(Refusal::of_node(format!("cgroup: {missing}")));
+    }
+    if options.manifests.is_none() && config.kubeconfig.value != current.kubeconfig.value {
+        let checked = server(&config).check().await;
+        checked.map_err(|error| Refusal::of_node(crate::chain(&error)))?;
+    }
+    Ok(())
 }
 
 /// Reads the file. A file that does not exist for a moment counts as unchanged.
@@ -122,20 +167,44 @@ mod tests {
         assert_eq!(["a", "", "ab", "abc", "a", "a"].map(due), [false; 6]);
         let due = |text| seen.is_due(text);
         assert_eq!(["abc", "abc"].map(due), [false, true]);
-        seen.refused = Some("abc".into());
+        seen.refused = Some(("abc".into(), false));
         assert_eq!(["abc", "abc"].map(|text| seen.is_due(text)), [false; 2], "reported once");
+        seen.refused = Some(("abc".into(), true));
+        assert!(seen.is_due("abc"), "a file that it names may be mounted later");
     }
 
-    #[test]
-    fn text_without_a_document_changes_nothing() {
+    #[tokio::test]
+    async fn text_without_a_document_changes_nothing() {
         let options = options(Path::new("agent.yaml"));
         for text in ["", "\n", "---\n", "---\n---\n", "# kind: AgentConfiguration\n"] {
-            assert!(check(&options, text).is_err(), "{text:?}");
+            assert!(check(&options, None, text).await.is_err(), "{text:?}");
             // At a first start kube-proxy accepts such a file.
             assert!(Config::of(&options, Some(text)).is_ok(), "{text:?}");
         }
-        assert!(check(&options, &document("masquerade: edge")).is_ok());
-        let error = check(&options, &document("masquerade: never")).unwrap_err();
-        assert!(error.contains("line 3"), "{error}");
+        assert_eq!(check(&options, None, &document("masquerade: edge")).await, Ok(()));
+        let error = check(&options, None, &document("masquerade: never")).await.unwrap_err();
+        assert!(error.reason.contains("line 3") && !error.may_pass, "{error:?}");
+    }
+
+    /// The agent would end with an error after its restart, on all nodes.
+    #[tokio::test]
+    async fn text_with_which_the_agent_cannot_start_changes_nothing() {
+        let options = options(Path::new("agent.yaml"));
+        let read = document("bpfDir: /sys/fs/bpf/lb");
+        let cases = [
+            ("bpfDir: /sys/fs/bpf/other", "bpfDir: cannot change", false),
+            ("cgroup: /proc", "cgroup: /proc is not a cgroup v2", true),
+            ("cgroup: /nowhere", "cgroup: /nowhere is not a cgroup v2", true),
+        ];
+        for (line, expected, may_pass) in cases {
+            let error = check(&options, Some(&read), &document(line)).await.unwrap_err();
+            assert!(error.reason.starts_with(expected), "{error:?}");
+            assert_eq!(error.may_pass, may_pass, "{error:?}");
+        }
+        let proxy = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n\
+                     clientConnection: {kubeconfig: /nowhere/config}\n";
+        let error = check(&options, Some(&read), proxy).await.unwrap_err();
+        assert!(error.reason.starts_with("kubeconfig /nowhere/config"), "{error:?}");
+        assert!(error.may_pass, "a Secret may be mounted later than the ConfigMap");
     }
 }

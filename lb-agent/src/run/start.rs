@@ -1,6 +1,5 @@
 //! The steps before the main loop: source of objects, initial sync, programs, listeners.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -137,7 +136,8 @@ pub(super) fn choose_sizes(paths: &mut datapath::Options, tracker: &Tracker) -> 
     let (before, counted, limit) = (handover::needed_before(), tracker.demand(), memory::limit());
     let need = before.map_or(counted, |before| before.max(counted));
     let is_whole = tracker.is_synced() || before.is_some();
-    let existing = if is_whole { BTreeMap::new() } else { datapath::pinned_sizes(&paths.bpf_dir) };
+    let existing =
+        sizes::Existing { sizes: datapath::pinned_sizes(&paths.bpf_dir), stay: !is_whole };
     paths.sizes = sizes::chosen(&paths.sizes, &need, &existing, limit);
     let problem = memory::problem(&paths.sizes, &need, limit);
     if let Some(problem) = &problem {
@@ -182,9 +182,7 @@ pub(super) async fn start_source(
         drop(tokio::spawn(manifests.run(view, events)));
         return Ok(None);
     }
-    let server =
-        Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() };
-    let client = server.client(Some(Arc::new(kube_proxy.clone())), addresses).await?;
+    let client = server(config).client(Some(Arc::new(kube_proxy.clone())), addresses).await?;
     let watch = Watch {
         node: node.to_owned(),
         service_proxy_name: config.service_proxy_name.value.clone(),
@@ -192,6 +190,11 @@ pub(super) async fn start_source(
     };
     drop(tokio::spawn(watch.run(client.clone(), view, events)));
     Ok(Some(client))
+}
+
+/// Returns the sources of the address and credentials of the API server.
+pub(super) fn server(config: &Config) -> Server {
+    Server { kubeconfig: config.kubeconfig.value.clone(), master: config.master.value.clone() }
 }
 
 #[cfg(test)]
