@@ -37,11 +37,17 @@ pub struct Connection {
     /// The attribute of the original tuple, by which the kernel identifies the entry.
     named: Vec<u8>,
     family: u8,
+    is_translated: bool,
     is_over: bool,
     is_answered: bool,
 }
 
 impl Connection {
+    /// Reports whether netfilter translates its destination.
+    pub const fn is_translated(&self) -> bool {
+        self.is_translated
+    }
+
     /// Reports whether it is a TCP connection that both ends have closed.
     pub const fn is_over(&self) -> bool {
         self.is_over
@@ -60,6 +66,8 @@ pub(crate) enum Which {
     Translated,
     /// Connections that keep their destination and have not ended.
     Kept,
+    /// Those of both kinds, in one list.
+    Either,
     /// TCP connections that both ends have closed; netfilter remembers them for two minutes.
     Over,
 }
@@ -70,7 +78,7 @@ impl Which {
         match self {
             Self::Translated => Some(DESTINATION),
             Self::Kept => Some(0),
-            Self::Over => None,
+            Self::Either | Self::Over => None,
         }
     }
 }
@@ -86,7 +94,9 @@ pub(crate) fn list(
     let filter = |status| [number(STATUS, status), number(STATUS_MASK, DESTINATION)].concat();
     let status = status.map(filter).unwrap_or_default();
     dump(GET, libc::AF_UNSPEC as u8, &status, |family, attributes| {
-        all.extend(connection(which, family, attributes).filter(&is_meant));
+        let found = connection(which, family, attributes).filter(&is_meant);
+        // The name is copied only now: there may be a million connections, and few are meant.
+        all.extend(found.map(|found| Connection { named: named(attributes), ..found }));
     })?;
     Ok(all)
 }
@@ -166,10 +176,15 @@ fn written(protocol: Protocol, tuple: &Tuple) -> Vec<u8> {
     [addresses, ends].concat()
 }
 
+/// Returns the attribute of the original tuple.
+fn named(attributes: &[u8]) -> Vec<u8> {
+    find(attributes, ORIGINAL).map(|it| nested(ORIGINAL, &[it.to_vec()])).unwrap_or_default()
+}
+
+/// Parses a connection, except for the name.
 fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection> {
     let status = u32::from_be_bytes(*find(attributes, STATUS)?.first_chunk()?);
-    let named = find(attributes, ORIGINAL)?;
-    let (protocol, original) = tuple(named)?;
+    let (protocol, original) = tuple(find(attributes, ORIGINAL)?)?;
     let (_, reply) = tuple(find(attributes, REPLY)?)?;
     let is_over = state(attributes).is_some_and(|state| OVER.contains(&state));
     let is_translated = status & DESTINATION != 0;
@@ -177,14 +192,16 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
     let is_meant = match which {
         Which::Translated => is_translated,
         Which::Kept => !is_translated && !is_over,
+        Which::Either => is_translated || !is_over,
         Which::Over => is_over,
     };
     is_meant.then(|| Connection {
         protocol,
         original,
         reply,
-        named: nested(ORIGINAL, &[named.to_vec()]),
+        named: Vec::new(),
         family,
+        is_translated,
         is_over,
         is_answered: status & ANSWERED != 0,
     })
@@ -256,6 +273,23 @@ mod tests {
         let kept = |status| connection(Which::Kept, 2, &message(status, 3));
         assert!(kept(2).is_some());
         assert_eq!(kept(DESTINATION), None);
+    }
+
+    #[test]
+    fn one_list_has_translated_connections_and_kept_ones() {
+        let is_translated = |status, state| {
+            let found = connection(Which::Either, 2, &message(status, state));
+            found.map(|found| found.is_translated())
+        };
+        assert_eq!(is_translated(DESTINATION, OVER[0]), Some(true));
+        assert_eq!(is_translated(2, 3), Some(false));
+        assert_eq!(is_translated(2, OVER[0]), None);
+    }
+
+    #[test]
+    fn entry_is_named_by_the_tuple_of_the_kernel() {
+        assert_eq!(named(&message(2, 3)), nested(ORIGINAL, &[of([CLIENT, CLUSTER])]));
+        assert_eq!(named(&[]), [0; 0]);
     }
 
     #[test]

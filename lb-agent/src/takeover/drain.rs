@@ -13,7 +13,7 @@ use lb_common::flow::{Flow, FlowKey, Tuple};
 use super::Rules;
 use super::reserve::Reserved;
 use super::verb::Error;
-use crate::datapath::{self, open};
+use crate::datapath::{self, open_here};
 use crate::maps::Maps;
 use crate::reconcile::Op;
 use crate::syscall::monotonic;
@@ -34,8 +34,9 @@ pub struct Drain {
 /// Lets packets without a flow pass, and returns once no flow is left, or after the time limit. No agent may run: it
 /// would serve new flows again.
 pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Error> {
+    // Without a data path there is no lock to look at either.
+    let mut maps = open_here(dir)?;
     datapath::ensure_no_agent(dir)?;
-    let mut maps = open(dir)?;
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let flags = settings.node.flags & !Settings::TAKE_OVER | Settings::DRAIN;
     let node = NodeSettings { flags, ..settings.node };
@@ -117,8 +118,9 @@ fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<LiveFlows, Error> {
 fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> LiveFlows {
     let now = u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {
-        flow.is_forward()
-            && !settings.node.lifetimes.is_over(key, flow, all.get(&key.opposite(flow)), now)
+        let opposite = key.opposite(flow);
+        let reply = all.get(&opposite).filter(|reply| key.has_opposite(&opposite, reply));
+        flow.is_forward() && !settings.node.lifetimes.is_over(key, flow, reply, now)
     };
     all.iter().filter(is_live).map(|(key, _)| (key.protocol, key.tuple)).collect()
 }

@@ -1,22 +1,24 @@
-//! The agent's part of a take-over: checks once a second until nothing of kube-proxy is left, and informs the data
-//! path.
+//! The agent's part of a take-over: checks about once a second until nothing of kube-proxy is left, and informs the
+//! data path.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{Error, KubeProxyRemains, MapFrontends, Rules, Tuples, anchor};
+use super::{Connection, Error, KubeProxyRemains, MapFrontends, Rules, Tuples, anchor};
 use crate::maps::Maps;
 
-/// Intervals between checks: while a take-over is under way, and while none is.
+/// Pauses between checks: while a take-over is under way, and while none is.
 const OFTEN: Duration = Duration::from_secs(1);
 const SELDOM: Duration = Duration::from_secs(10);
+/// A pause is at least this many times as long as the last check took.
+const SHARE: u32 = 5;
 
 /// The agent's view of a take-over.
 #[derive(Debug)]
@@ -74,12 +76,16 @@ async fn follow(
     let mut has_failed = false;
     // Without rules and Services, the connections of the first check may be of any program.
     let mut earlier = kube_proxys(&sender.borrow(), false).unwrap_or_default();
+    let mut took = Duration::ZERO;
     loop {
         let was_under_way = sender.borrow().is_under_way();
         // kube-proxy can be started again at any time, so the checks never end.
-        sleep(if was_under_way { OFTEN } else { SELDOM }).await;
+        sleep(pause(was_under_way, took)).await;
         let is_programmed = is_programmed.load(Ordering::Relaxed);
-        let found = match look(&maps, is_programmed.then(|| earlier.clone())).await {
+        let began = Instant::now();
+        let looked = look(&maps, is_programmed.then(|| earlier.clone())).await;
+        took = began.elapsed();
+        let found = match looked {
             Ok(found) => found,
             // The last result stays valid until the next one.
             Err(error) => {
@@ -102,6 +108,12 @@ async fn follow(
             return;
         }
     }
+}
+
+/// Returns the time until the next check, after one that took `took`: netfilter may have a million connections.
+fn pause(is_under_way: bool, took: Duration) -> Duration {
+    let least = if is_under_way { OFTEN } else { SELDOM };
+    least.max(took * SHARE)
 }
 
 /// Returns the connections that are kube-proxy's; `None` if the search could not distinguish them.
@@ -129,27 +141,35 @@ async fn look(maps: &Arc<Maps>, earlier: Option<Tuples>) -> Result<KubeProxyRema
             None => None,
         };
         let mut found = KubeProxyRemains::look(frontends.as_ref())?;
-        if let Some(frontends) = &frontends {
-            forget_stale(frontends, &mut found)?;
+        let stale = match &frontends {
+            Some(frontends) => take_stale(frontends, &mut found)?,
+            None => Vec::new(),
+        };
+        hold(&maps, &found);
+        // The data path forgets a connection before netfilter does: without either, a datagram that the data path
+        // leaves to netfilter would be lost.
+        found.left_out = maps.set_inherited(&found.hashes())?;
+        super::forget(&stale)?;
+        if frontends.is_some() {
             // A client may reuse the port of an ended connection for one that our programs translate. While netfilter
             // translates anything, it would change that port, and the connection would break at the end of the
             // take-over.
             super::forget(&found.ended)?;
         }
-        hold(&maps, &found);
-        found.left_out = maps.set_inherited(&found.hashes())?;
         Ok(found)
     });
     looked.await.map_err(|error| Error::System("look for kube-proxy", error.into()))?
 }
 
-/// Deletes the entries of datagrams to backends that have gone, as kube-proxy does (contract 5): otherwise they are
-/// lost as long as their client sends them.
-fn forget_stale(frontends: &MapFrontends<'_>, found: &mut KubeProxyRemains) -> Result<(), Error> {
+/// Takes out the connections of datagrams to backends that have gone. netfilter must forget them, as kube-proxy deletes
+/// them (contract 5): otherwise the datagrams are lost as long as their client sends them.
+fn take_stale(
+    frontends: &MapFrontends<'_>,
+    found: &mut KubeProxyRemains,
+) -> Result<Vec<Connection>, Error> {
     let stale: Vec<_> = frontends.stale(&found.connections)?.into_iter().cloned().collect();
-    super::forget(&stale)?;
     found.connections.retain(|connection| !stale.contains(connection));
-    Ok(())
+    Ok(stale)
 }
 
 /// Keeps netfilter's translations going as long as they are needed.
@@ -185,6 +205,13 @@ fn release(maps: &Maps) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn checks_that_take_long_are_seldom() {
+        let long = Duration::from_secs(4);
+        assert_eq!([pause(true, Duration::ZERO), pause(false, Duration::ZERO)], [OFTEN, SELDOM]);
+        assert_eq!([pause(true, long), pause(false, long)], [long * SHARE; 2]);
+    }
 
     /// Before the Services are known, those of Docker are among the connections that the check finds.
     #[test]

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::{KubeProxyRemains, MapFrontends, anchor};
-use crate::datapath::{self, OpenError, open};
+use crate::datapath::{self, OpenError, open_here};
 
 /// Interval between checks.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -48,7 +48,7 @@ pub enum Error {
 
 /// Reports what is left of kube-proxy. Returns true if nothing is left at the end.
 pub fn takeover(dir: &Path, options: Options, out: &mut impl Write) -> Result<bool, Error> {
-    let maps = open(dir)?;
+    let maps = open_here(dir)?;
     let began = Instant::now();
     let look = |earlier: &KubeProxyRemains| -> Result<KubeProxyRemains, Error> {
         let frontends = MapFrontends::of(&maps).map_err(Error::Takeover)?;
