@@ -2,10 +2,12 @@
 //! waits for them.
 //!
 //! The same Event is written at most once in ten minutes, and all Events together are limited in rate, to protect the
-//! API server.
+//! API server. One that the server is not able to take is tried again a few times.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::future::pending;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -15,7 +17,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{sleep_until, timeout};
 use tracing::debug;
 
 use crate::plan::ServiceName;
@@ -26,8 +28,12 @@ const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(10);
 /// Time during which the same Event is not written again.
 const SILENCE: Duration = Duration::from_mins(10);
-/// Largest number of Events that wait to be written; more are dropped.
+/// Largest number of Events that wait to be written, and of those that wait for another attempt; more are dropped.
 const WAITING: usize = 256;
+/// Time between two attempts to write an Event, as in client-go, to which up to as much is added.
+const RETRY: Duration = Duration::from_secs(10);
+/// Largest number of attempts to write an Event, as in client-go.
+const ATTEMPTS: u32 = 12;
 /// Time limit for the Event about the end of the agent.
 const LAST_WORDS: Duration = Duration::from_secs(3);
 /// Longest note that the API server accepts, in bytes.
@@ -74,7 +80,7 @@ impl Events {
     pub fn start(client: Client, node: &str) -> Self {
         let (queue, waiting) = mpsc::channel(WAITING);
         let node = node.to_owned();
-        drop(tokio::spawn(send(client.clone(), node.clone(), waiting)));
+        drop(tokio::spawn(send(client.clone(), node.clone(), waiting, RETRY)));
         Self(Some(Sink { queue, client, node }))
     }
 
@@ -92,7 +98,8 @@ impl Events {
         let Some(sink) = &self.0 else { return };
         let (action, uid) = ("StartKubeProxy", String::new());
         let content = EventContent { service: None, uid, is_warning: true, reason, action, text };
-        if timeout(LAST_WORDS, create(&sink.client, &sink.node, &content)).await.is_err() {
+        let event = event(&content, &sink.node, Timestamp::now());
+        if timeout(LAST_WORDS, create(&sink.client, &event)).await.is_err() {
             debug!(reason, "Event not written: API server timed out");
         }
     }
@@ -118,23 +125,82 @@ impl Events {
     }
 }
 
-async fn send(client: Client, node: String, mut queue: mpsc::Receiver<EventContent>) {
+async fn send(
+    client: Client,
+    node: String,
+    mut queue: mpsc::Receiver<EventContent>,
+    pause: Duration,
+) {
     let mut limit = Limit::new(Instant::now());
-    while let Some(content) = queue.recv().await {
-        if !limit.admits(&content, Instant::now()) {
-            continue;
+    let mut failed = Failed::default();
+    loop {
+        let (event, attempts) = tokio::select! {
+            // New Events go before those that have failed.
+            biased;
+            content = queue.recv() => match content {
+                // The Event gets the time of writing: the content may have waited in the queue.
+                Some(content) if limit.admits(&content, Instant::now()) => {
+                    (event(&content, &node, Timestamp::now()), 0)
+                }
+                Some(_) => continue,
+                None => return,
+            },
+            Some(again) = failed.due() => again,
+        };
+        if !create(&client, &event).await {
+            // The server takes no other one either.
+            let next = Instant::now() + pause.mul_f64(1.0 + random());
+            failed.postpone(next);
+            failed.add(event, attempts + 1, next);
         }
-        create(&client, &node, &content).await;
     }
 }
 
-async fn create(client: &Client, node: &str, content: &EventContent) {
-    // The Event gets the time of writing: the content may have waited in the queue.
-    let event = event(content, node, Timestamp::now());
-    let namespace = event.metadata.namespace.clone().unwrap_or_default();
-    let api = Api::<Event>::namespaced(client.clone(), &namespace);
-    if let Err(error) = api.create(&PostParams::default(), &event).await {
-        debug!(error = %crate::chain(&error), note.reason = content.reason, "Event not written: API server refused it");
+/// Writes an Event. Returns false if the server may take it later.
+async fn create(client: &Client, event: &Event) -> bool {
+    let namespace = event.metadata.namespace.as_deref().unwrap_or_default();
+    let api = Api::<Event>::namespaced(client.clone(), namespace);
+    let Err(error) = api.create(&PostParams::default(), event).await else { return true };
+    let reason = event.reason.as_deref();
+    debug!(error = %crate::chain(&error), note.reason = reason, "Event not written");
+    // An attempt whose response was lost may have written it (409), and a refusal for any other reason would only be
+    // repeated.
+    let is_final = |code: u16| (400..500).contains(&code) && code != 429;
+    matches!(&error, kube::Error::Api(status) if is_final(status.code))
+}
+
+/// Returns a number from 0 to 1, which keeps the agents of a cluster from trying again all at once.
+fn random() -> f64 {
+    // The keys of a new state are random.
+    f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX)
+}
+
+/// The Events that could not be written, with the number of attempts, by the time of the next one.
+#[derive(Debug, Default)]
+struct Failed(VecDeque<(Event, u32, Instant)>);
+
+impl Failed {
+    /// Adds an Event for another attempt, unless it had enough of them, or too many Events wait.
+    fn add(&mut self, event: Event, attempts: u32, at: Instant) {
+        if attempts < ATTEMPTS && self.0.len() < WAITING {
+            self.0.push_back((event, attempts, at));
+        }
+    }
+
+    /// Lets no attempt come before this time.
+    fn postpone(&mut self, until: Instant) {
+        for (_, _, at) in &mut self.0 {
+            *at = (*at).max(until);
+        }
+    }
+
+    /// Takes the first Event once its next attempt is due, with the number of attempts.
+    async fn due(&mut self) -> Option<(Event, u32)> {
+        match self.0.front() {
+            Some((_, _, at)) => sleep_until((*at).into()).await,
+            None => pending().await,
+        }
+        self.0.pop_front().map(|(event, attempts, _)| (event, attempts))
     }
 }
 
@@ -209,7 +275,17 @@ fn event(content: &EventContent, node: &str, now: Timestamp) -> Event {
 
 #[cfg(test)]
 mod tests {
+    use axum::body::Body;
+    use axum::http::{Request, Response};
+    use futures::FutureExt as _;
+    use kube::client::ClientBuilder;
+    use tower::service_fn;
+
     use super::*;
+
+    /// The answer to an Event that was written.
+    const WRITTEN: &str =
+        r#"{"apiVersion":"events.k8s.io/v1","kind":"Event","metadata":{"name":"e"}}"#;
 
     fn content(text: &str) -> EventContent {
         let service = Some(ServiceName { namespace: "shop".into(), name: "web".into() });
@@ -251,5 +327,68 @@ mod tests {
             event(&EventContent { service: None, ..content("") }, "n", Timestamp::UNIX_EPOCH);
         assert_eq!(about.regarding.unwrap().uid.as_deref(), Some("n"));
         assert_eq!(about.metadata.namespace.as_deref(), Some("default"));
+    }
+
+    /// Makes a client of a server that answers with these status codes, and then with success. The answers are sent.
+    fn answering(codes: &'static [u16]) -> (Client, mpsc::UnboundedReceiver<u16>) {
+        let (seen, answers) = mpsc::unbounded_channel();
+        let mut codes = codes.iter().copied();
+        let service = service_fn(move |_: Request<kube::client::Body>| {
+            let code = codes.next().unwrap_or(201);
+            seen.send(code).expect("a test");
+            let body = if code < 400 { WRITTEN } else { "refused" };
+            let response = Response::builder().status(code).body(Body::from(body));
+            async move { Ok::<_, std::io::Error>(response.expect("a response")) }
+        });
+        (ClientBuilder::new(service, "default").build(), answers)
+    }
+
+    #[tokio::test]
+    async fn event_is_tried_again_while_the_server_may_take_it_later() {
+        let (client, mut answers) = answering(&[503, 429, 500, 201, 403]);
+        let (queue, waiting) = mpsc::channel(WAITING);
+        let task = tokio::spawn(send(client, "n".into(), waiting, Duration::ZERO));
+        let mut next = async |count: usize| {
+            let mut codes = Vec::new();
+            while codes.len() < count {
+                let code = timeout(Duration::from_mins(1), answers.recv()).await;
+                codes.push(code.expect("a request in time").expect("a server"));
+            }
+            codes
+        };
+        queue.send(content("a")).await.expect("a receiver");
+        assert_eq!(next(4).await, [503, 429, 500, 201]);
+        queue.send(content("b")).await.expect("a receiver");
+        assert_eq!(next(1).await, [403]);
+        queue.send(content("c")).await.expect("a receiver");
+        assert_eq!(next(1).await, [201]);
+        drop(queue);
+        task.await.expect("an end");
+        assert!(answers.try_recv().is_err(), "a refused Event is not repeated");
+    }
+
+    /// After an attempt that fails, the others wait as well: a server that is back is not asked for all at once.
+    #[test]
+    fn attempts_wait_for_the_server_together() {
+        let event = || event(&content(""), "n", Timestamp::UNIX_EPOCH);
+        let (mut failed, now) = (Failed::default(), Instant::now());
+        failed.add(event(), 1, now);
+        failed.postpone(now + RETRY);
+        failed.add(event(), 1, now + RETRY);
+        assert!(failed.0.iter().all(|(_, _, at)| *at == now + RETRY));
+        assert!((0.0..=1.0).contains(&random()));
+    }
+
+    #[test]
+    fn attempts_and_waiting_events_are_limited() {
+        let event = || event(&content(""), "n", Timestamp::UNIX_EPOCH);
+        let (mut failed, now) = (Failed::default(), Instant::now());
+        assert!(failed.due().now_or_never().is_none(), "there is none");
+        failed.add(event(), ATTEMPTS, now);
+        assert!(failed.0.is_empty());
+        for _ in 0..=WAITING {
+            failed.add(event(), 1, now);
+        }
+        assert_eq!(failed.0.len(), WAITING);
     }
 }

@@ -40,13 +40,18 @@ impl Server {
         if let Some(master) = master {
             config.cluster_url = master;
         }
-        if let Some(file) = config.auth_info.token_file.take().map(PathBuf::from)
-            && config.auth_info.token.is_none()
-        {
-            let text = fs::read_to_string(&file)
-                .map_err(|source| ClientError::Token { file: file.clone(), source })?;
-            // Editors and `echo` end a file with a newline, which is not valid in a header.
-            config.auth_info.token = Some(SecretString::from(text.trim()));
+        if let Some(file) = config.auth_info.token_file.take().map(PathBuf::from) {
+            match fs::read_to_string(&file) {
+                // Editors and `echo` end a file with a newline, which is not valid in a header. A file is empty while
+                // it is being written.
+                Ok(text) if !text.trim().is_empty() || config.auth_info.token.is_none() => {
+                    config.auth_info.token = Some(SecretString::from(text.trim()));
+                }
+                // As in client-go, the file takes precedence over a token in the kubeconfig.
+                Ok(_) => {}
+                Err(_) if config.auth_info.token.is_some() => {}
+                Err(source) => return Err(ClientError::Token { file, source }),
+            }
             files.push(file);
         }
         // The proxy is determined last, because `NO_PROXY` is compared with the address in use.

@@ -11,6 +11,11 @@ pub use super::server::{ClientError, Server};
 use super::source_address::AddressUpdates;
 
 impl Server {
+    /// Checks that the files with address and credentials can be read.
+    pub async fn check(&self) -> Result<(), ClientError> {
+        self.access().await.map(drop)
+    }
+
     /// Makes a client that reports each request to `observer` and reads its files again when they change.
     ///
     /// Nothing is sent yet, so an unreachable server is no error here. A credential plugin that fails is run again. A

@@ -84,6 +84,10 @@ impl Failure {
         let resource = kind.resource();
         match self {
             Self::Closed => "connection refused".to_owned(),
+            // The name of the error in `webpki`.
+            Self::NoAnswer(reason) if reason.contains("CaUsedAsEndEntity") => format!(
+                "{reason}; the API server's certificate is itself a CA: issue one with CA:FALSE"
+            ),
             Self::NoAnswer(reason) => reason.clone(),
             Self::Refused { code: 401, .. } => {
                 "API server rejected our credentials (401); reading them again".to_owned()
@@ -152,5 +156,18 @@ impl Failure {
             | Self::WentBack
             | Self::Short => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_that_is_a_ca_is_reported_with_its_remedy() {
+        let words = |reason: &str| Failure::NoAnswer(reason.to_owned()).words(ObjectKind::Node);
+        assert_eq!(words("timed out"), "timed out");
+        let refused = words("invalid peer certificate: Other(OtherError(CaUsedAsEndEntity))");
+        assert!(refused.ends_with("issue one with CA:FALSE"), "{refused}");
     }
 }

@@ -10,7 +10,7 @@ use super::ListMode;
 use super::failure::{Consequence, Failure};
 use super::objects::Objects;
 use super::pace::{Delay, Pace, chance};
-use super::request::{Page, Selection};
+use super::request::{Origin, Page, Selection};
 use super::unread::Unread;
 use super::version::{Newest, Version};
 use crate::snapshot::{Event, ObjectKind, ViewHealth};
@@ -44,6 +44,8 @@ pub(super) struct Follow<O> {
     pub(super) is_in_doubt: bool,
     /// The next request for a list in pages.
     pub(super) page: Page,
+    /// The place from which the server took the first list in pages.
+    pub(super) origin: Origin,
     /// All names of the current list could be read.
     pub(super) is_whole: bool,
     /// A list of this kind has been complete before.
@@ -107,6 +109,7 @@ impl<O: Objects> Follow<O> {
             resume_from: None,
             is_in_doubt: false,
             page: Page::First,
+            origin: Origin::Cache,
             is_whole: true,
             known: false,
             delay: Delay::new(pace.first, pace.most),

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use axum::http::header::{CONTENT_TYPE, RETRY_AFTER};
-use axum::http::{HeaderMap, Response};
+use axum::http::{HeaderMap, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use kube::core::Status;
@@ -17,8 +17,10 @@ use super::request::get;
 const REFUSAL: usize = 64 << 10;
 /// The longest silence within a refusal.
 const SILENCE: Duration = Duration::from_secs(5);
-/// The longest pause that a server may request.
-const LONGEST_WAIT: Duration = Duration::from_secs(10);
+/// The longest pause that a server may request: a change is seen soon after an outage.
+const LONGEST_WAIT: Duration = Duration::from_secs(4);
+/// The longest pause that a server with too many requests (429) may request. Only the server knows its load.
+const LONGEST_OF_BUSY: Duration = Duration::from_secs(10);
 
 /// Sends the request and returns the body of a successful response.
 pub(super) async fn ask(client: &Client, address: &str) -> Result<Incoming, Failure> {
@@ -44,7 +46,7 @@ async fn accept(answer: Response<Body>) -> Result<Incoming, Failure> {
         return Err(Failure::Refused {
             code: head.status.as_u16(),
             message: message.unwrap_or_else(|| "the server gives no reason".to_owned()),
-            wait: wait(&head.headers),
+            wait: wait(head.status, &head.headers),
         });
     }
     let kind = head.headers.get(CONTENT_TYPE).map(|kind| kind.to_str().unwrap_or_default());
@@ -62,9 +64,11 @@ fn is_json(kind: &str) -> bool {
 }
 
 /// Returns the pause that the server requests, up to a maximum.
-fn wait(headers: &HeaderMap) -> Option<Duration> {
+fn wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
-    Some(Duration::from_secs(seconds).min(LONGEST_WAIT))
+    let is_busy = status == StatusCode::TOO_MANY_REQUESTS;
+    let most = if is_busy { LONGEST_OF_BUSY } else { LONGEST_WAIT };
+    Some(Duration::from_secs(seconds).min(most))
 }
 
 #[cfg(test)]
@@ -73,14 +77,17 @@ mod tests {
 
     #[test]
     fn a_wait_is_obeyed_up_to_a_bound() {
-        let asked = |text: &'static str| {
+        let asked = |status, text: &'static str| {
             let mut headers = HeaderMap::new();
             drop(headers.insert(RETRY_AFTER, text.parse().expect("a header")));
-            wait(&headers)
+            wait(status, &headers)
         };
-        assert_eq!(asked("2"), Some(Duration::from_secs(2)));
-        assert_eq!(asked("86400"), Some(LONGEST_WAIT));
-        assert_eq!(asked("Wed, 21 Oct 2015 07:28:00 GMT"), None);
+        let (away, busy) = (StatusCode::SERVICE_UNAVAILABLE, StatusCode::TOO_MANY_REQUESTS);
+        for (status, most) in [(away, LONGEST_WAIT), (busy, LONGEST_OF_BUSY)] {
+            assert_eq!(asked(status, "2"), Some(Duration::from_secs(2)));
+            assert_eq!(asked(status, "86400"), Some(most));
+            assert_eq!(asked(status, "Wed, 21 Oct 2015 07:28:00 GMT"), None);
+        }
     }
 
     #[test]

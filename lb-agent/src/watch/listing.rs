@@ -15,7 +15,7 @@ use super::follow::{Follow, RequestEnd};
 use super::head::ask;
 use super::items::Items;
 use super::objects::Objects;
-use super::request::Page;
+use super::request::{Origin, Page};
 use super::version::Version;
 
 impl<O: Objects> Follow<O> {
@@ -27,7 +27,7 @@ impl<O: Objects> Follow<O> {
         loop {
             // The first list may come from the server's cache; a later one must not be older than what was seen.
             let any = self.newest.is_unknown();
-            let address = self.selected().page(self.newest.bound(), any, &self.page);
+            let address = self.selected().page(self.newest.bound(), any, &self.next_page());
             let mut body = ask(&self.client, &address).await?;
             let mut items = Items::default();
             while let Some(bytes) = body.piece(self.pace.list_silence).await? {
@@ -39,6 +39,9 @@ impl<O: Objects> Follow<O> {
             }
             let frame = decode::frame(items.frame())?;
             if let Some(token) = frame.next.filter(|token| !token.is_empty()) {
+                if any {
+                    self.origin = Origin::Store;
+                }
                 self.page = Page::Later(token);
                 continue;
             }
@@ -46,6 +49,15 @@ impl<O: Objects> Follow<O> {
             self.listed(&version).await?;
             return Ok(RequestEnd::Well);
         }
+    }
+
+    /// Returns the page to request, or the whole list where pages would bypass the server's cache.
+    ///
+    /// Before Kubernetes 1.34 a server with a cache reads pages with a bound from etcd, and all nodes may request them
+    /// at the same time. client-go does the same (`paginatedResult` in its reflector).
+    fn next_page(&self) -> Page {
+        let is_cached = self.origin == Origin::Cache && self.newest.bound().is_some();
+        if is_cached && !self.page.is_later() { Page::Whole } else { self.page.clone() }
     }
 
     /// Reads a list as the first events of a watch, and continues with that watch.

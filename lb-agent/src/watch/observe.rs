@@ -98,7 +98,7 @@ where
 }
 
 /// Returns how long the response of a request may take.
-fn patience(method: &Method, uri: &Uri) -> Duration {
+pub(super) fn patience(method: &Method, uri: &Uri) -> Duration {
     let is_list = method == Method::GET && uri.query().is_some_and(|all| !all.contains("watch="));
     if is_list { LIST } else { ANSWER }
 }

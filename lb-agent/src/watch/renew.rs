@@ -12,13 +12,13 @@ use axum::http::{Request, Response, StatusCode};
 use futures::future::BoxFuture;
 use hyper::body::Incoming;
 use kube::client::Body;
-use tokio::sync::{Notify, Semaphore};
-use tokio::task::spawn_blocking;
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tower::{BoxError, Service, ServiceExt as _};
 
 use super::access::Access;
-use super::connector::{Stack, stack};
+use super::builds::Builds;
+use super::connector::Stack;
 use super::secrets::without_user;
 use super::server::{ClientError, Server};
 use super::source_address::AddressUpdates;
@@ -27,11 +27,6 @@ use super::source_address::AddressUpdates;
 const LOOK: Duration = Duration::from_secs(1);
 /// The shortest time between two rebuilds of a refused client.
 const PAUSE: Duration = Duration::from_secs(5);
-/// Time limit for building a client, which includes the call of a credential plugin.
-const PLUGIN: Duration = Duration::from_secs(30);
-/// Largest number of builds at the same time. One whose plugin hangs keeps its thread, and the threads are those of all
-/// work that blocks.
-const BUILDS: usize = 4;
 
 /// Sends requests with the current client.
 #[derive(Clone, Debug)]
@@ -104,9 +99,10 @@ impl Service<Request<Body>> for Renewed {
                 Ok(stack) => stack.oneshot(req).await,
                 Err(why) => Err(format!("no credentials: {why}").into()),
             };
+            // While requests wait for a plugin that hangs, a new client calls it once more.
             let is_refused = match &answer {
                 Ok(answer) => answer.status() == StatusCode::UNAUTHORIZED,
-                Err(error) => is_of_tls(error.as_ref()),
+                Err(error) => is_of_tls(error.as_ref()) || error.is::<ClientError>(),
             };
             // A rotated certificate or token is noticed at once and not only at the next check of the files.
             if is_refused {
@@ -199,45 +195,6 @@ impl Keeper {
     }
 }
 
-/// Builds clients, each in a thread of its own, as a credential plugin may block.
-struct Builds {
-    free: Arc<Semaphore>,
-    within: Duration,
-}
-
-impl Default for Builds {
-    fn default() -> Self {
-        Self { free: Arc::new(Semaphore::new(BUILDS)), within: PLUGIN }
-    }
-}
-
-impl Builds {
-    async fn made(
-        &self,
-        server: &Server,
-        access: Access,
-        addresses: &AddressUpdates,
-    ) -> Result<Stack, ClientError> {
-        let (addresses, free) = (addresses.clone(), Arc::clone(&self.free));
-        let built = async {
-            let permit = free.acquire_owned().await;
-            // The permit belongs to the thread, which goes on when the time is over.
-            let build = move || {
-                let built = stack(&access, addresses);
-                drop(permit);
-                built
-            };
-            spawn_blocking(build).await
-        };
-        let built = timeout(self.within, built).await;
-        let built = built.map_err(|_elapsed| ClientError::Slow(self.within))??;
-        built.map_err(|source| match &server.kubeconfig {
-            Some(file) => ClientError::Unusable { file: file.clone(), source },
-            None => ClientError::ServiceAccount(source),
-        })
-    }
-}
-
 /// Logs the server and the proxy in use.
 fn log_route(access: &Access) {
     let server = without_user(&access.config.cluster_url.to_string());
@@ -280,42 +237,7 @@ fn is_of_tls(error: &(dyn Error + 'static)) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
-
     use super::*;
-
-    #[tokio::test]
-    async fn credential_plugin_that_hangs_costs_a_bounded_time_and_few_threads() {
-        let directory = tempfile::tempdir().expect("a directory");
-        let [plugin, calls, file] =
-            ["plugin", "calls", "kubeconfig"].map(|name| directory.path().join(name));
-        let log = calls.display();
-        // It hangs until the test ends, since the runtime waits for its thread.
-        let script =
-            format!("#!/bin/sh\necho call >>{log}\nwhile test -e {log}; do sleep 0.1; done\n");
-        fs::write(&plugin, script).expect("a plugin");
-        fs::set_permissions(&plugin, fs::Permissions::from_mode(0o755)).expect("permissions");
-        let text = format!(
-            "
-clusters: [{{ name: c, cluster: {{ server: 'http://127.0.0.1:1' }} }}]
-users: [{{ name: u, user: {{ exec: {{ apiVersion: client.authentication.k8s.io/v1, command: '{}', interactiveMode: Never }} }} }}]
-contexts: [{{ name: x, context: {{ cluster: c, user: u }} }}]
-current-context: x
-",
-            plugin.display()
-        );
-        fs::write(&file, text).expect("a kubeconfig");
-        let server = Server { kubeconfig: Some(file), master: None };
-        let builds = Builds { free: Arc::new(Semaphore::new(1)), within: Duration::from_secs(2) };
-        for _ in 0..2 {
-            let access = server.access().await.expect("access");
-            let made = builds.made(&server, access, &None);
-            let made = timeout(Duration::from_mins(1), made).await.expect("an end");
-            assert!(matches!(made, Err(ClientError::Slow(_))), "{:?}", made.err());
-        }
-        assert_eq!(fs::read_to_string(&calls).expect("calls"), "call\n", "one at a time");
-    }
 
     #[test]
     fn error_of_a_handshake_is_one_of_tls_however_deep_it_is() {

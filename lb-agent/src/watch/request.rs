@@ -14,8 +14,17 @@ pub(super) enum Page {
     First,
     /// The page that follows from this token (`continue`) of the page before.
     Later(String),
-    /// The list in one piece, because its pages expired before all were read.
+    /// The list in one piece: its pages expired before all were read, or the server's cache has it.
     Whole,
+}
+
+/// The place from which a server takes a list that may have any age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Its cache, which gives such lists in one piece, also if pages are requested.
+    Cache,
+    /// Its store, in pages: it has no cache.
+    Store,
 }
 
 impl Page {

@@ -70,6 +70,9 @@ pub enum ClientError {
     /// The client was not built in time: a credential plugin hangs.
     #[error("credential plugin gave no answer within {0:?}; check why it hangs")]
     Slow(Duration),
+    /// Requests wait for a credential plugin that hangs.
+    #[error("credential plugin gave no answer to earlier requests; check why it hangs")]
+    Hangs,
     /// The thread that builds the client, and may run a credential plugin, ended without a result.
     #[error("credentials could not be built: {0}")]
     Thread(#[from] tokio::task::JoinError),

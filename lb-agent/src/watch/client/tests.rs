@@ -172,6 +172,24 @@ async fn a_token_that_is_replaced_in_its_file_is_used() {
     until_let_in(&client).await;
 }
 
+/// As in client-go, and unlike in `kube`.
+#[tokio::test]
+async fn a_token_in_the_kubeconfig_counts_until_its_file_can_be_read() {
+    let (directory, server) = (tempfile::tempdir().expect("a directory"), taking("inline").await);
+    let token = directory.path().join("token");
+    let user = format!("token: inline, tokenFile: '{}'", token.display());
+    let file = kubeconfig(&directory, &of(&server.address, "", &user));
+    let client = Server { kubeconfig: Some(file), master: None }.client(None, None).await;
+    let client = client.expect("a client");
+    assert_eq!(code(&client).await, Some(200));
+    "first".clone_into(&mut server.token.lock().expect("no panic"));
+    fs::write(&token, "first").expect("a token");
+    until_let_in(&client).await;
+    "second".clone_into(&mut server.token.lock().expect("no panic"));
+    fs::write(&token, "second").expect("a token");
+    until_let_in(&client).await;
+}
+
 /// The plugin fails at first, then prints a token that is accepted, and later is run again for the next one.
 #[tokio::test]
 async fn credential_plugin_runs_again_after_a_failure_and_a_401() {

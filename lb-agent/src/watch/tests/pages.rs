@@ -47,6 +47,24 @@ async fn list_with_expired_pages_is_read_in_one_piece() {
     assert_eq!(limits[..5], [true, true, false, false, true], "{asked:?}");
 }
 
+/// Pages would come from etcd, for every node at the same time.
+#[tokio::test]
+async fn later_lists_of_a_server_that_did_not_divide_the_first_one_come_in_one_piece() {
+    let script = Script::new(|asked| match (asked.resource(), asked.count()) {
+        ("services", 0) => Answer::list("Service", &["a"], 5),
+        ("services", 1) => Answer::stream(&[("GONE", "Service", "", 0)]),
+        ("services", 2) => Answer::list("Service", &["a"], 7),
+        _ => Answer::Hang,
+    });
+    let mut run = run(script, None, ListMode::AtOnce);
+    let lists = ["list", "+a", "synced", "list", "+a", "synced"];
+    assert_eq!(run.events(ObjectKind::Service, 6).await, lists);
+    let asked: Vec<_> =
+        run.script.asked().into_iter().filter(|asked| asked.contains("/services")).collect();
+    assert!(asked[0].contains("limit=500"), "{asked:?}");
+    assert!(asked[2].contains("resourceVersion=5&") && !asked[2].contains("limit="), "{asked:?}");
+}
+
 #[tokio::test]
 async fn a_list_that_was_begun_in_pages_goes_on_so_when_streams_are_tried_again() {
     let script = Script::new(|asked| match (asked.resource(), asked.count()) {
