@@ -47,8 +47,10 @@ use ports::MirroredPorts;
 use refused::Refused;
 pub(crate) use selection::lines_of;
 
-/// Time for which entries that a packet may have looked up are kept. It is much longer than any packet spends in a
-/// program.
+/// Time for which entries that a packet may have looked up are kept.
+///
+/// It is much longer than any packet spends in a program. Where the caller has waited for the programs under way, the
+/// time may count as passed.
 pub const GRACE: Duration = Duration::from_secs(1);
 
 /// The desired state of one Service; without ports if the Service is gone.
@@ -146,8 +148,10 @@ impl Reconciler {
         self.finish(now, transaction)
     }
 
-    /// Frees rows and ranges whose grace period is over, and retries refused ports if that made room. Call it about
-    /// once a second while [`Reconciler::is_waiting`].
+    /// Frees rows and ranges whose grace period is over, and retries refused ports if that made room.
+    ///
+    /// Call it about once a second while [`Reconciler::is_waiting`], and as soon as a grace period has passed while
+    /// there are [`Reconciler::delayed`] ports.
     pub fn tick(&mut self, now: Duration) -> Vec<Op> {
         let mut ops = Vec::new();
         self.refused.record(self.capacity.release(now, &mut ops));
@@ -158,11 +162,6 @@ impl Reconciler {
     /// Reports whether rows or ranges wait to become free, or refused ports wait to be retried.
     pub fn is_waiting(&self) -> bool {
         self.capacity.is_waiting() || self.refused.are_due()
-    }
-
-    /// Returns the service ports that found no room, with the full map.
-    pub fn refused(&self) -> impl Iterator<Item = (&PortKey, FullMap)> {
-        self.refused.iter()
     }
 
     /// Reports whether a plan of a service port is programmed; of a refused one, that is an earlier plan.

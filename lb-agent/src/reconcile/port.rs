@@ -115,7 +115,7 @@ impl Reconciler {
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or_else(|| self.names.next());
         if let Err(lack) = self.place(id, &plan, now, transaction) {
             let waits = self.displace_younger(&plan, lack, now, transaction);
-            self.refused.insert(lack.full, plan);
+            self.refused.insert(lack.full, plan, waits);
             return if waits { Placement::Waits } else { Placement::Refused };
         }
         self.refused.record_served(&plan.key);

@@ -4,6 +4,8 @@
 //! port is displaced in vain, that is, for a port that would not fit even then. New ports leave some room free
 //! (`Limits::reserve`) for changes of the ports that are served already. A port that was served and gave way is not new
 //! when it comes back: the reserve is for it, too.
+//!
+//! A port that lacks only rows or lines in their grace period is delayed, not refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,10 +14,19 @@ use super::capacity::Lack;
 use super::{FullMap, Op, Placement, Reconciler, Transaction};
 use crate::plan::{PortKey, PortPlan, ServiceName};
 
+/// A plan that found no room.
+#[derive(Debug)]
+struct Unplaced {
+    full: FullMap,
+    plan: PortPlan,
+    /// Whether there will be room once entries that nothing claims any more are free.
+    waits: bool,
+}
+
 /// The plans that found no room.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    plans: BTreeMap<PortKey, (FullMap, PortPlan)>,
+    plans: BTreeMap<PortKey, Unplaced>,
     /// Ports that were served and gave way, until they are served again or their Services have them no more.
     returning: BTreeSet<PortKey>,
     /// Whether entries became free since the last retry.
@@ -23,13 +34,8 @@ pub(super) struct Refused {
 }
 
 impl Refused {
-    /// Returns the refused ports with their reasons.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&PortKey, FullMap)> {
-        self.plans.iter().map(|(key, (full, _))| (key, *full))
-    }
-
-    pub(super) fn insert(&mut self, full: FullMap, plan: PortPlan) {
-        drop(self.plans.insert(plan.key.clone(), (full, plan)));
+    pub(super) fn insert(&mut self, full: FullMap, plan: PortPlan, waits: bool) {
+        drop(self.plans.insert(plan.key.clone(), Unplaced { full, plan, waits }));
     }
 
     /// Removes the plans of a Service, because its desired state has changed. `ports` are those that it has now.
@@ -65,19 +71,36 @@ impl Refused {
     }
 
     /// Removes and returns all plans for a retry, the oldest first; none if nothing became free.
-    fn take(&mut self) -> Vec<(FullMap, PortPlan)> {
+    fn take(&mut self) -> Vec<Unplaced> {
         if !std::mem::take(&mut self.has_freed) {
             return Vec::new();
         }
-        let mut waiting: Vec<(FullMap, PortPlan)> =
-            std::mem::take(&mut self.plans).into_values().collect();
-        waiting
-            .sort_by(|(_, left), (_, right)| (&left.age, &left.key).cmp(&(&right.age, &right.key)));
+        let mut waiting: Vec<Unplaced> = std::mem::take(&mut self.plans).into_values().collect();
+        waiting.sort_by(|Unplaced { plan: left, .. }, Unplaced { plan: right, .. }| {
+            (&left.age, &left.key).cmp(&(&right.age, &right.key))
+        });
         waiting
     }
 }
 
 impl Reconciler {
+    /// Returns the service ports that found no room, with the full map; without [`Reconciler::delayed`].
+    pub fn refused(&self) -> impl Iterator<Item = (&PortKey, FullMap)> {
+        let refused = self.refused.plans.iter().filter(move |(_, plan)| !self.is_delayed(plan));
+        refused.map(|(key, plan)| (key, plan.full))
+    }
+
+    /// Returns the service ports that lack only rows or lines in their grace period: [`Reconciler::tick`] places them
+    /// once it is over.
+    pub fn delayed(&self) -> impl Iterator<Item = &PortKey> {
+        let delayed = self.refused.plans.iter().filter(move |(_, plan)| self.is_delayed(plan));
+        delayed.map(|(key, _)| key)
+    }
+
+    fn is_delayed(&self, plan: &Unplaced) -> bool {
+        plan.waits && self.capacity.is_giving(plan.full)
+    }
+
     /// Displaces younger ports until there will be room for `plan`. Returns whether there will be.
     pub(super) fn displace_younger(
         &mut self,
@@ -137,7 +160,7 @@ impl Reconciler {
         self.remove(key, now, transaction);
         self.refused.record_left(key);
         // A newer plan that found no room waits already.
-        self.refused.plans.entry(key.clone()).or_insert((full, plan));
+        self.refused.plans.entry(key.clone()).or_insert(Unplaced { full, plan, waits: false });
     }
 
     /// Retries the refused ports, oldest first, if entries became free. While a port waits for room that will become
@@ -149,9 +172,9 @@ impl Reconciler {
         }
         let mut transaction = Transaction::default();
         let mut waits = false;
-        for (full, plan) in waiting {
+        for Unplaced { full, plan, waits: has_waited } in waiting {
             if waits {
-                self.refused.insert(full, plan);
+                self.refused.insert(full, plan, has_waited);
             } else {
                 waits = self.put(plan, now, &mut transaction) == Placement::Waits;
             }

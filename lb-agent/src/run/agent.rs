@@ -1,6 +1,6 @@
 //! The main loop. It owns the tracker, the mirror and the maps, takes events in and writes operations out.
 //!
-//! It never blocks: work that waits is a separate task.
+//! It blocks only for grace periods of the kernel: work that waits for anything else is a separate task.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use super::devices::Devices;
 use super::early_drops::EarlyDrops;
 use super::error::End;
 use super::grace_clock::GraceClock;
+use super::growth::Growth;
 use super::kubernetes;
 use super::node_object::NodeObject;
 use super::open_connections::OpenConnections;
@@ -32,14 +33,19 @@ use crate::node::Primary;
 use crate::node::host::FrontendNetworks;
 use crate::node::watch::PublishedView;
 use crate::plan::Family;
-use crate::reconcile::{Change, Op, Reconciler};
+use crate::reconcile::{Change, GRACE, Op, Reconciler};
 use crate::snapshot::Event;
+use crate::syscall::wait_for_programs;
 use crate::takeover::Takeover;
 use crate::tracker::{Effect, Tracker};
 
 /// Interval of inspections. The kernel does not report a detached program; an inspection takes a few system calls for
 /// each interface.
 pub(super) const INSPECTION: Duration = Duration::from_secs(2);
+
+/// Number of grace periods for which one change waits: after the first one a port may displace others, for whose
+/// entries it waits again.
+const GRACE_PERIODS: usize = 4;
 
 /// Number of Services that are planned before their operations are written. The operations of a whole cluster at once
 /// would take much memory.
@@ -82,6 +88,7 @@ pub(super) struct Agent {
     pub(super) unbound: Unbound,
     /// Configured sizes of maps.
     pub(super) configured_sizes: BTreeMap<String, u32>,
+    pub(super) growth: Growth,
     /// The problem if the memory limit at the start was below what full maps may take.
     pub(super) memory_problem: Option<String>,
 }
@@ -255,10 +262,8 @@ impl Agent {
             self.check();
             return;
         }
-        for (service, translated) in &taken {
-            for finding in translated.iter().flat_map(|translated| &translated.findings) {
-                warn!(%service, %finding, "Service is only partly served");
-            }
+        for (service, finding) in self.tracker.new_findings() {
+            warn!(%service, %finding, "Service is only partly served");
         }
         self.reporter.taken(&self.tracker, &taken);
         let changes = taken.into_iter().map(|(service, translated)| Change {
@@ -276,7 +281,7 @@ impl Agent {
             if piece.is_empty() {
                 break;
             }
-            operations += self.change(|reconciler, now| reconciler.plan(now, piece));
+            operations += self.plan(piece);
         }
         let is_first = !self.is_programmed;
         if is_first {
@@ -295,8 +300,26 @@ impl Agent {
         self.record_sync();
         self.state.changed();
         debug!(services, operations, took = ?began.elapsed(), "sync complete");
+        self.publish_frontends();
         self.update_node();
         self.check();
+    }
+
+    /// Programs changes of Services. Returns the number of operations.
+    ///
+    /// If a port lacks only what changes have released, the grace period passes at once: a rollout of a large Service
+    /// may release more between two ticks than the map has left.
+    fn plan(&mut self, changes: Vec<Change>) -> usize {
+        let mut count = self.change(|reconciler, now| reconciler.plan(now, changes));
+        for _ in 0..GRACE_PERIODS {
+            if !self.writer.is_up_to_date() || self.reconciler.delayed().next().is_none() {
+                break;
+            }
+            wait_for_programs();
+            self.clock.skip(GRACE);
+            count += self.change(Reconciler::tick);
+        }
+        count
     }
 
     /// Plans a change and writes it. Returns the number of operations.
@@ -327,13 +350,14 @@ impl Agent {
         if !self.writer.is_done() {
             return;
         }
-        let refused = self.reconciler.refused();
-        let refused = refused.map(|(key, _)| (key, self.reconciler.is_programmed(key)));
+        let refused = self.reconciler.refused().map(|(key, _)| key);
+        let lacking = refused.chain(self.reconciler.delayed());
+        let lacking = lacking.map(|key| (key, self.reconciler.is_programmed(key)));
         let unwritten = self.writer.refused();
         let unwritten =
             unwritten.filter_map(|(id, is_served)| Some((self.reconciler.key(id)?, is_served)));
         let mut shortfall = Shortfall::default();
-        for (key, is_served) in refused.chain(unwritten) {
+        for (key, is_served) in lacking.chain(unwritten) {
             shortfall.add(key.service.clone(), is_served);
         }
         self.reporter.checks.programmed(shortfall);

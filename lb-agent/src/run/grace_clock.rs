@@ -1,7 +1,7 @@
 //! The clock of the grace period, after which rows and ranges that a change released are reused.
 //!
 //! It stands still from the planning of a change until the maps have all of it. Until then packets may use the old
-//! entries, however long a write takes.
+//! entries, however long a write takes. It is set forward after a grace period of the kernel.
 
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,11 @@ impl GraceClock {
         self.passed
     }
 
+    /// Sets the clock forward.
+    pub(super) const fn skip(&mut self, time: Duration) {
+        self.passed = self.passed.saturating_add(time);
+    }
+
     /// Lets the clock run again if it is stopped.
     pub(super) const fn go_on(&mut self, now: Instant) {
         if self.since.is_none() {
@@ -51,5 +56,7 @@ mod tests {
         clock.go_on(at(9));
         clock.go_on(at(10));
         assert_eq!(clock.shows(at(12)), Duration::from_secs(5));
+        clock.skip(Duration::from_secs(3));
+        assert_eq!(clock.shows(at(13)), Duration::from_secs(9));
     }
 }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use lb_common::addr::Protocol;
 use proptest::prelude::*;
 
-use super::super::{FullMap, GRACE, Limits, Usage};
+use super::super::{FullMap, GRACE, Limits, Usage, lines_of};
 use super::histories::{Step, step};
 use super::world::World;
 use super::{LIMITS, change, plan, service};
@@ -14,6 +14,11 @@ use crate::plan::ServiceName;
 
 fn refused(world: &World) -> BTreeSet<(ServiceName, FullMap)> {
     world.reconciler.refused().map(|(key, why)| (key.service.clone(), why)).collect()
+}
+
+/// Returns the Services that wait only for a grace period.
+fn delayed(world: &World) -> Vec<ServiceName> {
+    world.reconciler.delayed().map(|key| key.service.clone()).collect()
 }
 
 fn served(world: &World) -> BTreeSet<String> {
@@ -30,10 +35,10 @@ fn the_newest_gives_way_to_the_change_of_an_older_one() {
     world.plan(vec![tcp(1, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(2, &[(1, 2), (2, 2)])]);
     world.plan(vec![tcp(1, &[(1, 2), (2, 2), (3, 2)])]);
-    let both = BTreeSet::from([(service(1), FullMap::Backends), (service(2), FullMap::Backends)]);
-    assert_eq!(refused(&world), both, "one waits until the other's rows are free");
+    let newest = BTreeSet::from([(service(2), FullMap::Backends)]);
+    assert_eq!((refused(&world), delayed(&world)), (newest.clone(), vec![service(1)]));
     world.pass(GRACE);
-    assert_eq!(refused(&world), BTreeSet::from([(service(2), FullMap::Backends)]));
+    assert_eq!((refused(&world), delayed(&world)), (newest, vec![]));
     assert_eq!(served(&world), BTreeSet::from(["s1".into()]));
     world.plan(vec![tcp(1, &[(3, 2)])]);
     world.pass(GRACE);
@@ -89,7 +94,7 @@ fn nearly_full() -> World {
 fn service_that_made_room_for_its_own_change_needs_no_reserve() {
     let mut world = nearly_full();
     world.plan(vec![hosts(1, 110..150)]);
-    assert_eq!(refused(&world), BTreeSet::from([(service(1), FullMap::Backends)]));
+    assert_eq!((refused(&world), delayed(&world)), (BTreeSet::new(), vec![service(1)]));
     // Its plan changes again before its rows are free, and younger Services come.
     world.plan(vec![hosts(1, 111..151), hosts(4, 200..202)]);
     world.plan(vec![hosts(2, 210..213)]);
@@ -121,7 +126,8 @@ fn displaced_service_comes_back_with_its_last_plan() {
 fn displaced_service_needs_no_reserve_however_often_it_is_retried() {
     let mut world = nearly_full();
     world.plan(vec![hosts(3, 10..30)]);
-    assert_eq!(refused(&world).len(), 2, "one waits for the rows of the other");
+    let younger = BTreeSet::from([(service(1), FullMap::Backends)]);
+    assert_eq!((refused(&world), delayed(&world)), (younger, vec![service(3)]));
     // One row too many, then one endpoint less.
     world.plan(vec![hosts(3, 10..34)]);
     world.pass(GRACE);
@@ -147,6 +153,26 @@ fn service_of_an_earlier_run_that_changed_meanwhile_needs_no_reserve() {
     world.pass(GRACE);
     assert_eq!(refused(&world), BTreeSet::new());
     world.check();
+}
+
+/// Between two ticks a rollout releases more sets than the map has room for, as that of a Service with a thousand pods.
+#[test]
+fn rollout_that_is_faster_than_the_tick_refuses_no_service() {
+    // However two sets divide what is free without the released ones, there is room for the large set.
+    let limits = Limits { lines: 4 * lines_of(40) + 2 * lines_of(2), ..LIMITS };
+    let (mut world, mut grace_periods) = (World::new(limits), 0);
+    for turn in 0..30 {
+        world.plan(vec![hosts(3, turn..turn + 40), hosts(1, 100 + turn..102 + turn)]);
+        assert_eq!(refused(&world), BTreeSet::new(), "turn {turn}");
+        // As the agent does within the turn.
+        while !delayed(&world).is_empty() {
+            world.pass(GRACE);
+            grace_periods += 1;
+        }
+        assert_eq!(refused(&world), BTreeSet::new(), "turn {turn}");
+        world.check();
+    }
+    assert!((1..30).contains(&grace_periods), "{grace_periods}");
 }
 
 /// Six lines are free, on either side of the six that the youngest port has.
