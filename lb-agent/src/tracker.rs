@@ -37,6 +37,8 @@ pub struct Tracker {
     dirty: BTreeSet<ServiceName>,
     dirty_since: Option<Instant>,
     findings: BTreeMap<ServiceName, Vec<Finding>>,
+    /// Findings that their Services did not have before, until they are taken.
+    new_findings: Vec<(ServiceName, Finding)>,
     no_local: NoLocal,
     triggers: Triggers,
     totals: Changes,
@@ -54,6 +56,7 @@ impl Tracker {
             dirty: BTreeSet::new(),
             dirty_since: None,
             findings: BTreeMap::new(),
+            new_findings: Vec::new(),
             no_local: NoLocal::default(),
             triggers: Triggers::new(),
             totals: Changes::default(),
@@ -149,6 +152,11 @@ impl Tracker {
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let of_node = self.node().into_iter().flat_map(|node| &*node.problems);
         of_node.chain(self.findings.values().flatten())
+    }
+
+    /// Returns the findings that came since the last call. A Service that changes keeps its earlier ones.
+    pub fn new_findings(&mut self) -> Vec<(ServiceName, Finding)> {
+        std::mem::take(&mut self.new_findings)
     }
 
     /// Returns the numbers of service ports without a local endpoint, of all Services that were returned.

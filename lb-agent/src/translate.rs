@@ -10,9 +10,7 @@ mod frontends;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use lb_common::addr::Protocol;
-
-use self::endpoints::{Candidates, Uses};
+use self::endpoints::{SlicePorts, Uses};
 use self::frontends::{ServiceAddresses, reachable_from_outside};
 use crate::plan::{Family, PortKey, PortPlan};
 use crate::snapshot::{
@@ -74,7 +72,8 @@ pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) ->
     let mut ports = Vec::with_capacity(2 * spec.ports.len());
     for family in served.clone() {
         let frontends = ServiceAddresses::of(spec, family, node, &mut findings);
-        ports.extend(spec.ports.iter().map(|port| plan(spec, port, &frontends, &slices, node)));
+        let offered = SlicePorts::of(&slices, family);
+        ports.extend(spec.ports.iter().map(|port| plan(spec, port, &frontends, &offered, node)));
     }
     ports.sort_unstable_by(|a, b| a.key.cmp(&b.key));
 
@@ -93,7 +92,7 @@ fn plan(
     spec: &ServiceSpec,
     port: &PortSpec,
     frontends: &ServiceAddresses,
-    slices: &[&SliceSpec],
+    offered: &SlicePorts<'_>,
     node: &NodeContext,
 ) -> PortPlan {
     let key = PortKey {
@@ -110,7 +109,7 @@ fn plan(
         cluster: !spec.internal_local || external,
         local: spec.internal_local || (external && frontends.external_local()),
     };
-    let candidates = Candidates::of(slices, key.family, &port.name, port.protocol);
+    let candidates = offered.candidates(&port.name, port.protocol);
     let (endpoints, anywhere) = candidates.choose(uses, node);
     PortPlan {
         key,
@@ -139,12 +138,9 @@ fn health_port(spec: &ServiceSpec, findings: &mut Findings) -> Option<u16> {
 /// Returns the number of distinct ready addresses on this node, whatever their ports (contract 2.5). Ports that the
 /// Service does not have count as well (`pkg/proxy/endpointschangetracker.go`, `LocalReadyEndpoints`).
 fn local_ready(slices: &[&SliceSpec], family: Family, node: &NodeContext) -> u32 {
-    let ports = slices.iter().filter(|slice| slice.family == Some(family));
-    let ports: BTreeSet<(&str, Protocol)> =
-        ports.flat_map(|slice| &*slice.ports).map(|port| (&*port.name, port.protocol)).collect();
     let mut ready: BTreeSet<IpAddr> = BTreeSet::new();
-    for (name, protocol) in ports {
-        ready.extend(Candidates::of(slices, family, name, protocol).ready_here(node));
+    for candidates in SlicePorts::of(slices, family).all() {
+        ready.extend(candidates.ready_here(node));
     }
     ready.len() as u32
 }

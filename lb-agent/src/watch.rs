@@ -8,6 +8,7 @@
 
 mod access;
 mod body;
+mod builds;
 pub mod client;
 mod connector;
 mod decode;

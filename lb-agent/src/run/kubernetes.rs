@@ -182,7 +182,7 @@ impl Reporter {
             refused.insert(key.clone());
             let text = format!(
                 "port {:?} ({}) is not fully served: map {map} is full and older Services take \
-                 precedence; raise it with --map-size {map}=N",
+                 precedence; raise the agent's memory limit, or the map with --map-size {map}=N",
                 key.port,
                 key.family.name()
             );

@@ -8,6 +8,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use lb_common::maps::name;
+
 use crate::maps::{MapShape, SHAPES};
 use crate::reconcile::Limits;
 
@@ -59,12 +61,8 @@ pub(super) fn fit(
     need: &Limits,
     limit: u64,
 ) {
-    let available = limit.saturating_sub(other_memory(need));
-    loop {
+    while !fits(sizes, need, limit) {
         let entries = |shape: &MapShape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
-        if total(entries) <= available {
-            return;
-        }
         let may_shrink = |shape: &&MapShape| {
             floors.get(shape.name).is_some_and(|floor| entries(shape) / 2 >= *floor)
         };
@@ -76,6 +74,12 @@ pub(super) fn fit(
     }
 }
 
+/// Reports whether full maps of these sizes, and all else that the agent takes, fit the limit.
+pub(super) fn fits(sizes: &BTreeMap<&'static str, u32>, need: &Limits, limit: u64) -> bool {
+    let entries = |shape: &MapShape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
+    total(entries).saturating_add(other_memory(need, entries)) <= limit
+}
+
 /// Returns the problem if full maps of these sizes may take more than the limit: packets could then make the kernel
 /// kill the agent.
 pub(super) fn problem(
@@ -85,7 +89,7 @@ pub(super) fn problem(
 ) -> Option<String> {
     let limit = limit?;
     let entries = |shape: &MapShape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
-    let needed = total(entries).saturating_add(other_memory(need));
+    let needed = total(entries).saturating_add(other_memory(need, entries));
     let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > limit).then(|| {
         format!(
@@ -102,9 +106,12 @@ fn total(entries: impl Fn(&MapShape) -> u32) -> u64 {
     SHAPES.iter().map(|shape| shape.bytes(entries(shape))).sum()
 }
 
-/// Returns the memory that is not for maps, in bytes.
-fn other_memory(need: &Limits) -> u64 {
-    let (frontends, backends) = (u64::from(need.services), u64::from(need.backends));
+/// Returns the memory that is not for maps, in bytes. Services that find no room in the maps take little.
+fn other_memory(need: &Limits, entries: impl Fn(&MapShape) -> u32) -> u64 {
+    let served =
+        |name, need: u32| MapShape::of(name).map_or(need, |shape| need.min(entries(shape)));
+    let frontends = u64::from(served(name::SERVICES, need.services));
+    let backends = u64::from(served(name::BACKENDS, need.backends));
     OTHER + frontends * OF_FRONTEND + backends * OF_BACKEND
 }
 
@@ -162,6 +169,8 @@ mod tests {
         assert!(said.contains("is 512 MiB") && said.contains("raise the limit"), "{said}");
         let many = Limits { services: 200_000, backends: 200_000, ..NOTHING };
         assert!(problem(&BTreeMap::new(), &many, Some(512 << 20)).is_some(), "objects count");
+        let refused = Limits { services: 4_000_000, ..NOTHING };
+        assert_eq!(problem(&BTreeMap::new(), &refused, Some(512 << 20)), None, "have no entries");
     }
 
     #[test]

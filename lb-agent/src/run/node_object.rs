@@ -1,4 +1,4 @@
-//! The problem of a node without Node object, or with one that names no address.
+//! The problem of a node without Node object, or with one that cannot be read or names no address.
 
 use tracing::warn;
 
@@ -11,29 +11,42 @@ pub(super) struct NodeObject {
 }
 
 impl NodeObject {
-    /// Returns the problem for operators, and logs a new one. `identity`: the facts that are known, also from an earlier
-    /// run or state of the object.
+    /// Returns the problem for operators, and logs a new one.
+    ///
+    /// `unread`: why no list of Nodes was read yet. `identity`: the facts that are known, also from an earlier run or
+    /// state of the object.
     pub(super) fn problem(
         &mut self,
         name: &str,
         is_known: bool,
+        unread: Option<&str>,
         identity: &Identity,
     ) -> Option<String> {
-        let problem = problem(name, is_known, identity);
+        let problem = problem(name, is_known, unread, identity);
         if let Some(problem) = problem.as_ref().filter(|it| self.problem.as_ref() != Some(it)) {
-            warn!(problem, "Node object of this node is missing or names no address");
+            warn!(
+                problem,
+                "Node object of this node is missing, cannot be read or names no address"
+            );
         }
         self.problem.clone_from(&problem);
         problem
     }
 }
 
-fn problem(name: &str, is_known: bool, identity: &Identity) -> Option<String> {
+fn problem(
+    name: &str,
+    is_known: bool,
+    unread: Option<&str>,
+    identity: &Identity,
+) -> Option<String> {
     let awaits_primary = identity.awaits_primary();
-    let what = match (is_known, awaits_primary) {
-        (true, false) => return None,
-        (true, true) => "names no address",
-        (false, _) => "does not exist",
+    let what = match (is_known, awaits_primary, unread) {
+        (true, false, _) => return None,
+        (true, true, _) => "names no address".to_owned(),
+        (false, _, None) => "does not exist".to_owned(),
+        // The reason names the missing right.
+        (false, _, Some(reason)) => format!("cannot be read: {reason}"),
     };
     let effect = if awaits_primary {
         "only addresses that the configuration names serve NodePorts until it names one"
@@ -42,8 +55,12 @@ fn problem(name: &str, is_known: bool, identity: &Identity) -> Option<String> {
     } else {
         "its zone and addresses are not known"
     };
-    let remedy =
-        if is_known { "" } else { "; if the node has another name, set --hostname-override" };
+    let may_be_misnamed = !is_known && unread.is_none();
+    let remedy = if may_be_misnamed {
+        "; if the node has another name, set --hostname-override"
+    } else {
+        ""
+    };
     Some(format!("Node \"{name}\" {what}; {effect}{remedy}"))
 }
 
@@ -55,18 +72,22 @@ mod tests {
     fn problem_names_the_object_and_its_effect() {
         let mut object = NodeObject::default();
         let mut identity = Identity { knows_primary: true, ..Identity::default() };
-        assert_eq!(object.problem("a", true, &identity), None);
-        let missing = object.problem("a", false, &identity).unwrap();
+        assert_eq!(object.problem("a", true, None, &identity), None);
+        let missing = object.problem("a", false, None, &identity).unwrap();
         assert!(missing.starts_with("Node \"a\" does not exist; its last known"), "{missing}");
         identity.knows_primary = false;
-        let unserved = object.problem("a", false, &identity).unwrap();
+        let unserved = object.problem("a", false, None, &identity).unwrap();
         assert!(unserved.contains("does not exist; only addresses that"), "{unserved}");
         assert!(unserved.ends_with("set --hostname-override"), "{unserved}");
-        let unnamed = object.problem("a", true, &identity).unwrap();
+        let unnamed = object.problem("a", true, None, &identity).unwrap();
         assert!(unnamed.starts_with("Node \"a\" names no address; only"), "{unnamed}");
         identity.node_ports.all = true;
-        assert_eq!(object.problem("a", true, &identity), None);
-        let missing = object.problem("a", false, &identity).unwrap();
+        assert_eq!(object.problem("a", true, None, &identity), None);
+        let missing = object.problem("a", false, None, &identity).unwrap();
         assert!(missing.contains("addresses are not known; if"), "{missing}");
+        let reason = Some("forbidden (403); grant get, list and watch on nodes");
+        let unread = object.problem("a", false, reason, &identity).unwrap();
+        assert!(unread.starts_with("Node \"a\" cannot be read: forbidden (403); "), "{unread}");
+        assert!(unread.ends_with("addresses are not known"), "{unread}");
     }
 }

@@ -16,36 +16,44 @@ use crate::reconcile::Limits;
 const LEAST: u32 = 4_096;
 const LEAST_FLOWS: u32 = 16_384;
 
+/// The maps of an earlier run.
+#[derive(Debug, Default)]
+pub(super) struct Existing {
+    /// Sizes by name. Maps of the desired state never shrink.
+    pub(super) sizes: BTreeMap<&'static str, u32>,
+    /// Whether all maps keep their sizes if these are large enough and fit the limit. It is for a need that may be only
+    /// a part: each start with another part would resize the tables of flows, which cuts connections.
+    pub(super) stay: bool,
+}
+
 /// Returns the size of each sizable map by name. `need` is what the objects need, `limit` the memory limit in bytes.
-///
-/// Maps in `existing` keep their sizes if these are large enough and fit the limit. It is for a `need` that may be only
-/// a part: each start with another part would resize the tables of flows, which cuts connections.
 pub(super) fn chosen(
     configured: &BTreeMap<String, u32>,
     need: &Limits,
-    existing: &BTreeMap<&'static str, u32>,
+    existing: &Existing,
     limit: Option<u64>,
 ) -> BTreeMap<String, u32> {
     let mut sizes: BTreeMap<&'static str, u32> =
         SHAPES.iter().map(|shape| (shape.name, shape.entries)).collect();
-    sizes.extend(existing);
+    if existing.stay {
+        sizes.extend(&existing.sizes);
+    }
     let mut floors = BTreeMap::new();
     for shape in SHAPES.iter().filter(|shape| shape.content.may_shrink()) {
-        let has_flows = ["FLOWS", "TRANSIENT"].iter().any(|name| shape.name.starts_with(name));
-        let least = if has_flows { LEAST_FLOWS } else { LEAST };
-        floors.insert(shape.name, least);
+        floors.insert(shape.name, if has_flows(shape) { LEAST_FLOWS } else { LEAST });
     }
     for (name, need) in by_name(need) {
-        if let Some(has) = existing.get(name).filter(|has| need <= **has) {
-            floors.insert(name, *has);
+        let has = existing.sizes.get(name).copied().unwrap_or(0);
+        if existing.stay && need <= has {
+            floors.insert(name, has);
             continue;
         }
         // The size is doubled and rounded up to a power of two, so that restarts of a cluster of about the same size
         // get the same sizes.
         let wanted = need.saturating_mul(2).checked_next_power_of_two().unwrap_or(u32::MAX / 2);
-        floors.insert(name, wanted.max(LEAST));
+        floors.insert(name, wanted.max(LEAST).max(has));
         let default = MapShape::of(name).map_or(0, |shape| shape.entries);
-        sizes.insert(name, wanted.max(default));
+        sizes.insert(name, wanted.max(default).max(has));
     }
     for (name, entries) in configured {
         for shape in MapShape::sized_by(name) {
@@ -54,6 +62,7 @@ pub(super) fn chosen(
         }
     }
     if let Some(limit) = limit {
+        cap(&mut sizes, &mut floors, existing, need, limit);
         memory::fit(&mut sizes, &floors, need, limit);
     }
     let is_sizable =
@@ -62,16 +71,52 @@ pub(super) fn chosen(
     sizes.map(|(name, size)| (name.to_owned(), size)).collect()
 }
 
-/// Returns the maps that would be larger if they were created now. Maps with a configured size are left out.
+fn has_flows(shape: &MapShape) -> bool {
+    ["FLOWS", "TRANSIENT"].iter().any(|name| shape.name.starts_with(name))
+}
+
+/// Halves the growth of maps of Services, the largest map first, until all maps fit the limit beside tables of flows of
+/// a quarter of their default size; none below the size that it has, or its default.
+///
+/// One Service that is too large is refused by name then. Otherwise the flow tables of all others would pay for it, or
+/// the kernel would refuse to create the maps, at each start again.
+fn cap(
+    sizes: &mut BTreeMap<&'static str, u32>,
+    floors: &mut BTreeMap<&'static str, u32>,
+    existing: &Existing,
+    need: &Limits,
+    limit: u64,
+) {
+    loop {
+        let mut least = sizes.clone();
+        least.extend(&*floors);
+        let flows = SHAPES.iter().filter(|it| has_flows(it) && floors.contains_key(it.name));
+        least.extend(flows.map(|shape| (shape.name, shape.entries / 4)));
+        if memory::fits(&least, need, limit) {
+            return;
+        }
+        let grown = by_name(need).into_iter().filter_map(|(name, _)| {
+            let (size, shape) = (*floors.get(name)?, MapShape::of(name)?);
+            let kept = existing.sizes.get(name).copied().unwrap_or(shape.entries);
+            (size > kept).then(|| (shape.bytes(size), name, kept.max(size / 2)))
+        });
+        let Some((_, name, smaller)) = grown.max() else { return };
+        floors.insert(name, smaller);
+        sizes.insert(name, smaller);
+    }
+}
+
+/// Returns the maps that would be larger if they were created now, within the memory limit. Maps with a configured size
+/// are left out. `has`: their sizes.
 pub(super) fn outgrown(
     configured: &BTreeMap<String, u32>,
     need: &Limits,
     has: &Limits,
     limit: Option<u64>,
 ) -> Vec<&'static str> {
-    let wanted = chosen(configured, need, &BTreeMap::new(), limit);
+    let existing = Existing { sizes: by_name(has).into_iter().collect(), stay: false };
+    let wanted = chosen(configured, need, &existing, limit);
     let is_small = |(name, has): &(&str, u32)| {
-        // These maps only grow: a smaller one would drop entries for little gain.
         !configured.contains_key(*name) && wanted.get(*name).is_some_and(|wanted| wanted > has)
     };
     by_name(has).into_iter().filter(is_small).map(|(name, _)| name).collect()
@@ -90,8 +135,8 @@ const fn by_name(of: &Limits) -> [(&'static str, u32); 4] {
 mod tests {
     use super::*;
 
-    fn nothing_pinned() -> BTreeMap<&'static str, u32> {
-        BTreeMap::new()
+    fn nothing_pinned() -> Existing {
+        Existing::default()
     }
 
     #[test]
@@ -109,11 +154,11 @@ mod tests {
     fn memory_limit_reduces_only_unconfigured_sizes() {
         let need = Limits { services: 100, backends: 200_000, lines: 10, sources: 0 };
         let configured = BTreeMap::from([("FLOWS6".to_owned(), 524_288)]);
-        let sizes = chosen(&configured, &need, &nothing_pinned(), Some(256 << 20));
+        let sizes = chosen(&configured, &need, &nothing_pinned(), Some(384 << 20));
         assert_eq!((sizes["FLOWS6"], sizes["BACKENDS"]), (524_288, 524_288));
         assert!(sizes["FLOWS4"] < 524_288, "{sizes:?}");
         let has = Limits { services: 65_536, backends: 262_144, lines: 262_144, sources: 65_536 };
-        assert_eq!(outgrown(&configured, &need, &has, Some(256 << 20)), ["BACKENDS"]);
+        assert_eq!(outgrown(&configured, &need, &has, Some(384 << 20)), ["BACKENDS"]);
     }
 
     #[test]
@@ -121,10 +166,9 @@ mod tests {
         let whole = Limits { services: 20_000, backends: 200_000, lines: 10, sources: 0 };
         let (nothing, limit) = (BTreeMap::new(), Some(256 << 20));
         let before = chosen(&nothing, &whole, &nothing_pinned(), limit);
-        let existing: BTreeMap<&'static str, u32> = SHAPES
-            .iter()
-            .filter_map(|shape| Some((shape.name, *before.get(shape.name)?)))
-            .collect();
+        let sizes = SHAPES.iter();
+        let sizes = sizes.filter_map(|shape| Some((shape.name, *before.get(shape.name)?)));
+        let existing = Existing { sizes: sizes.collect(), stay: true };
         let part = Limits { services: 10, backends: 20, lines: 10, sources: 0 };
         assert_ne!(chosen(&nothing, &part, &nothing_pinned(), limit), before);
         assert_eq!(chosen(&nothing, &part, &existing, limit), before);
@@ -152,6 +196,40 @@ mod tests {
         let need = Limits { services: 30_000, backends: 135_000, lines: 30_000, sources: 0 };
         let sizes = chosen(&BTreeMap::new(), &need, &nothing_pinned(), Some(512 << 20));
         assert_eq!((sizes["FLOWS4"], sizes["FLOWS6"]), (524_288, 524_288), "ADR 0032");
+    }
+
+    #[test]
+    fn service_that_does_not_fit_the_limit_costs_few_flows_and_no_failed_start() {
+        let (nothing, limit) = (BTreeMap::new(), Some(512 << 20));
+        // 1,000 ports at 1,001 addresses, and 20,000 ports with 60 endpoints.
+        let addresses = Limits { services: 1_001_001, backends: 1, lines: 0, sources: 0 };
+        let lines = Limits { services: 0, lines: 3_160_000, ..addresses };
+        let ports = Limits { services: 20_001, backends: 1_200_001, ..lines };
+        let all = Limits { services: u32::MAX, backends: u32::MAX, ..lines };
+        for need in [addresses, lines, ports, all] {
+            let sizes = chosen(&nothing, &need, &nothing_pinned(), limit);
+            assert!(sizes["FLOWS4"] >= 65_536 && sizes["FLOWS6"] >= 65_536, "{sizes:?}");
+            assert_eq!(memory::problem(&sizes, &need, limit), None, "{sizes:?}");
+            // The agent restarts once, and not again for the same objects.
+            let has = Limits {
+                services: sizes["SERVICES"],
+                backends: sizes["BACKENDS"],
+                lines: sizes["MAGLEV"],
+                sources: sizes["SOURCE_RANGES"],
+            };
+            assert!(outgrown(&nothing, &need, &has, limit).is_empty(), "{sizes:?}");
+        }
+    }
+
+    /// The maps of Services of a large cluster stay, and the sum counts them as they are.
+    #[test]
+    fn map_of_services_never_shrinks_and_counts_with_its_size() {
+        let (nothing, limit) = (BTreeMap::new(), Some(512 << 20));
+        let existing = Existing { sizes: [("BACKENDS", 524_288)].into(), stay: false };
+        let need = Limits { services: 50_001, backends: 1_335_000, lines: 190_000, sources: 0 };
+        let sizes = chosen(&nothing, &need, &existing, limit);
+        assert!(sizes["BACKENDS"] >= 524_288, "{sizes:?}");
+        assert_eq!(memory::problem(&sizes, &need, limit), None, "{sizes:?}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ use tracing::{debug, warn};
 
 use crate::plan::PortKey;
 use crate::reconcile::Reconciler;
-use crate::snapshot::{Finding, Stale, ViewHealth};
+use crate::snapshot::{Finding, KindView, ObjectKind, Stale, ViewHealth};
 use crate::state_file::{Journal, StateFile, state_file};
 use crate::words;
 
@@ -167,6 +167,12 @@ impl State {
     /// Returns the number of kinds of objects whose watch fails at the moment.
     pub(super) fn stale_kinds(&self) -> usize {
         self.view.kinds().values().filter(|view| view.stale.is_some()).count()
+    }
+
+    /// Returns the last failure to read objects of a kind; `None` if a list of them was read, or no attempt has failed.
+    pub(super) fn unread(&self, kind: ObjectKind) -> Option<String> {
+        let KindView { synced, stale } = self.view.kinds().remove(&kind)?;
+        stale.filter(|_| !synced).map(|stale| stale.reason)
     }
 
     fn staleness(&self) -> BTreeMap<String, String> {

@@ -7,19 +7,18 @@ use tokio::task::{JoinError, JoinHandle, spawn_blocking};
 use tracing::{info, warn};
 
 use super::agent::{Agent, INSPECTION};
+use super::growth::{self, Room};
 use super::sweeper::period;
 use super::{memory, sizes};
 use crate::maps::{self, Maps};
 use crate::metrics::Numbers;
 use crate::node::host::FrontendNetworks;
 use crate::node::listeners;
-use crate::reconcile::{FullMap, Reconciler};
+use crate::reconcile::Reconciler;
+use crate::snapshot::ObjectKind;
 use crate::sweep::{self, Report};
 use crate::syscall::{give_memory_back, monotonic, unhurried};
 use crate::words;
-
-/// Shortest time between restarts for larger maps.
-const GROWTH: Duration = Duration::from_secs(20);
 
 impl Agent {
     /// Writes the state for `status` and the lists before it returns.
@@ -83,7 +82,7 @@ impl Agent {
     }
 
     /// Publishes the frontends that processes of this host need routes to: those that are not addresses of the node.
-    fn publish_frontends(&mut self) {
+    pub(super) fn publish_frontends(&mut self) {
         // Before the initial sync is programmed, frontends of an earlier run would lose their routes.
         let interfaces = self.devices.external();
         let has_changed =
@@ -103,20 +102,33 @@ impl Agent {
         });
     }
 
-    /// Reports whether a Service found no room in a map that would be larger if it were created now.
-    pub(super) fn wants_larger_maps(&self) -> bool {
-        // If a restart did not help, the next one must not follow at once.
-        if self.began.elapsed() < GROWTH || self.reconciler.refused().next().is_none() {
+    /// Reports whether it is time to restart for larger maps.
+    pub(super) fn wants_larger_maps(&mut self) -> bool {
+        let now = self.began.elapsed();
+        if !self.growth.counts(self.reconciler.refused().next().is_some(), now) {
             return false;
         }
-        let (need, has) = (self.tracker.demand(), self.reconciler.limits());
-        let small = sizes::outgrown(&self.configured_sizes, &need, &has, memory::limit());
-        let helps = |(_, full): (_, FullMap)| small.contains(&full.name());
-        let wants = self.reconciler.refused().any(helps);
+        let (room, growing) = self.room();
+        let wants = self.growth.is_due(room, now);
         if wants {
-            info!(maps = small.join(" "), "maps are too small; restarting with larger ones");
+            info!(maps = growing.join(" "), "maps are too small; restarting with larger ones");
         }
         wants
+    }
+
+    /// Returns the room in the maps that would be larger if they were created now, and these maps.
+    fn room(&self) -> (Room, Vec<&'static str>) {
+        let refused = || self.reconciler.refused().map(|(_, full)| full);
+        let (usage, has) = (self.reconciler.usage(), self.reconciler.limits());
+        // Counting the objects takes a while, so it is left out while no map is half full.
+        let may_lack = refused().next().is_some() || growth::is_half_full(&usage, &has);
+        // The next run needs the count of all objects.
+        if !may_lack || !self.is_programmed {
+            return (Room::Ample, Vec::new());
+        }
+        let need = self.tracker.demand();
+        let growing = sizes::outgrown(&self.configured_sizes, &need, &has, memory::limit());
+        (Room::of(&growing, refused(), &need, &has), growing)
     }
 
     /// Inspects the attachments and collects the problems of the node.
@@ -147,7 +159,8 @@ impl Agent {
             return None;
         }
         let (name, is_known) = (&self.tracker.context().name, self.tracker.node().is_some());
-        self.node_object.problem(name, is_known, self.devices.identity())
+        let unread = self.state.unread(ObjectKind::Node);
+        self.node_object.problem(name, is_known, unread.as_deref(), self.devices.identity())
     }
 
     /// Leaves `ClusterIP`s that are addresses of this node to the processes that listen there.

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use lb_common::addr::Protocol;
 
 pub use self::addresses::ClusterIps;
-use self::addresses::{external_ips, source_ranges, vips};
+use self::addresses::{bounded, external_ips, source_ranges, vips};
 pub(super) use self::ports::{port_number, protocol};
 use super::finding::{Finding, Findings, quoted};
 use super::object::{Service, ServiceBody as Spec};
@@ -32,9 +32,9 @@ pub struct ServiceSpec {
     pub cluster: ClusterIps,
     /// Its usable ports. No two of them have the same number and protocol, or the same node port.
     pub ports: Box<[PortSpec]>,
-    /// `spec.externalIPs`.
+    /// `spec.externalIPs`; none if they are too many for the ports.
     pub external_ips: Box<[IpAddr]>,
-    /// Addresses of `status.loadBalancer.ingress` whose `ipMode` is VIP.
+    /// Addresses of `status.loadBalancer.ingress` whose `ipMode` is VIP; none if they are too many for the ports.
     pub vips: Box<[IpAddr]>,
     /// `spec.loadBalancerSourceRanges`.
     pub source_ranges: Box<[IpNet]>,
@@ -86,16 +86,20 @@ impl ServiceSpec {
         let (source_ranges, broken_ranges) = source_ranges(spec, &mut findings);
         // A time that cannot be parsed makes the Service old, not unreadable.
         let created = meta.creation_timestamp.as_deref().and_then(|time| time.parse().ok());
+        let cluster = ClusterIps::of(spec, kind, &mut findings);
+        let ports = ports::ports(spec, kind, &mut findings);
+        let (external, vips) = (external_ips(spec, &mut findings), vips(object, &mut findings));
+        let count = ports.len();
         Some(Self {
             // A manifest has no uid; the name identifies its Service as well.
             uid: if meta.uid.is_empty() { name.to_string().into() } else { (*meta.uid).into() },
             created: created.map_or(0, |time: Timestamp| time.as_second()),
             kind,
             proxy_name: meta.labels.proxy_name.as_deref().map(Into::into),
-            cluster: ClusterIps::of(spec, kind, &mut findings),
-            ports: ports::ports(spec, kind, &mut findings),
-            external_ips: external_ips(spec, &mut findings),
-            vips: vips(object, &mut findings),
+            cluster,
+            ports,
+            external_ips: bounded(external, count, "spec.externalIPs", &mut findings),
+            vips: bounded(vips, count, "status.loadBalancer.ingress", &mut findings),
             source_ranges,
             broken_ranges,
             internal_local: local(

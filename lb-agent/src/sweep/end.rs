@@ -60,7 +60,7 @@ pub(super) fn end<E: Entries>(
     }
     let opposite_key = key.opposite(&flow);
     let opposite =
-        entries.entry(&opposite_key)?.filter(|opposite| opposite_key.opposite(opposite) == *key);
+        entries.entry(&opposite_key)?.filter(|flow| key.has_opposite(&opposite_key, flow));
     if !lifetimes.is_over(key, &flow, opposite.as_ref(), now.as_nanos() as u64) {
         return Ok(0);
     }

@@ -42,11 +42,34 @@ fn of_service(spec: &ServiceSpec, slices: &[SliceSpec]) -> Limits {
     let endpoints: Vec<u32> = families.iter().map(of_family).collect();
     // A policy Local needs a second set, with the endpoints of this node.
     let sets = 1 + u32::from(spec.internal_local || spec.external_local);
-    let lines = endpoints.iter().map(|endpoints| lines_of(*endpoints) * ports * sets).sum();
+    let lines = endpoints.iter().map(|endpoints| lines_of(*endpoints)).fold(0, u32::saturating_add);
+    let all = endpoints.into_iter().fold(0, u32::saturating_add);
+    // With the ports and endpoints of a manifest, a product may exceed 32 bits.
     Limits {
-        services: count * (ports + 1) + count * node_ports + others * ports,
-        backends: endpoints.iter().sum::<u32>() * ports,
-        lines,
-        sources: spec.source_ranges.len() as u32 * ports,
+        services: (count * (ports + 1 + node_ports)).saturating_add(others.saturating_mul(ports)),
+        backends: all.saturating_mul(ports),
+        lines: lines.saturating_mul(ports).saturating_mul(sets),
+        sources: (spec.source_ranges.len() as u32).saturating_mul(ports),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::snapshot::fixtures::{slice, web};
+
+    #[test]
+    fn demand_of_one_service_saturates() {
+        let mut spec = web(json!({ "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] }));
+        let mut slice = slice("web-1", &["10.1.0.1"]);
+        let whole = of_service(&spec, std::slice::from_ref(&slice));
+        assert_eq!((whole.services, whole.backends, whole.lines), (2, 1, lines_of(1)));
+        spec.ports = vec![spec.ports[0].clone(); 70_000].into();
+        slice.endpoints = vec![slice.endpoints[0].clone(); 70_000].into();
+        let whole = of_service(&spec, &[slice]);
+        assert_eq!((whole.services, whole.backends), (70_001, u32::MAX));
+        assert!(whole.lines > 70_000);
     }
 }

@@ -5,6 +5,7 @@ use std::mem;
 
 use super::{Changes, NoLocal, Tracker};
 use crate::plan::ServiceName;
+use crate::snapshot::Finding;
 use crate::translate::{self, Translated};
 
 impl Tracker {
@@ -49,13 +50,19 @@ impl Tracker {
             return false;
         };
         self.no_local.replace(before, no_local);
-        match translated.map(|translated| &translated.findings) {
-            Some(findings) if !findings.is_empty() => {
-                drop(self.findings.insert(name.clone(), findings.clone()));
-            }
-            Some(_) | None => drop(self.findings.remove(name)),
-        }
+        let findings = translated.map(|translated| &*translated.findings).unwrap_or_default();
+        self.record_findings(name, findings);
         true
+    }
+
+    /// Replaces the findings of a Service, and notes those that it did not have before.
+    fn record_findings(&mut self, name: &ServiceName, findings: &[Finding]) {
+        let before = self.findings.remove(name).unwrap_or_default();
+        let new = findings.iter().filter(|finding| !before.contains(finding));
+        self.new_findings.extend(new.map(|finding| (name.clone(), finding.clone())));
+        if !findings.is_empty() {
+            drop(self.findings.insert(name.clone(), findings.to_vec()));
+        }
     }
 }
 
@@ -69,4 +76,30 @@ fn fingerprint(translated: &Translated) -> u128 {
     translated.hash(&mut low);
     translated.hash(&mut high);
     (u128::from(high.finish()) << 64) | u128::from(low.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::snapshot::fixtures::{slice, web};
+    use crate::tracker::tests::{service, slice_of, synced};
+
+    #[test]
+    fn finding_is_new_once_while_its_service_changes() {
+        let mut tracker = synced();
+        let mut fields = |externals: &[&str], endpoint: &str| -> Vec<String> {
+            let ports = json!([{ "port": 80 }]);
+            let spec = json!({ "clusterIP": "10.0.0.1", "ports": ports, "externalIPs": externals });
+            tracker.apply(service(web(spec)));
+            tracker.apply(slice_of("web", slice("web-1", &[endpoint])));
+            assert_eq!(tracker.take().len(), 1);
+            tracker.new_findings().into_iter().map(|(_, finding)| finding.field).collect()
+        };
+        assert_eq!(fields(&["127.0.0.7"], "10.1.0.1"), ["spec.externalIPs[0]"]);
+        assert_eq!(fields(&["127.0.0.7"], "10.1.0.2"), [""; 0]);
+        assert_eq!(fields(&["127.0.0.7", "127.0.0.8"], "10.1.0.3"), ["spec.externalIPs[1]"]);
+        assert_eq!(fields(&[], "10.1.0.3"), [""; 0]);
+        assert_eq!(fields(&["127.0.0.7"], "10.1.0.3"), ["spec.externalIPs[0]"], "it came back");
+    }
 }

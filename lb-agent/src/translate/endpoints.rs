@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use lb_common::addr::Protocol;
 
 use crate::plan::{EndpointPlan, Family};
-use crate::snapshot::{EndpointSpec, Hints, NodeContext, SlicePort, SliceSpec};
+use crate::snapshot::{EndpointSpec, Hints, NodeContext, SliceSpec};
 
 /// The sets that a service port needs (contract 1.4).
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,13 @@ pub(super) struct Uses {
     /// Whether the Local set is needed.
     pub(super) local: bool,
 }
+
+/// The ports of the slices of a family, by name and protocol: the slice and the number of each, in the order of the
+/// slices.
+///
+/// A Service may have thousands of ports, and its slices the same: they are sorted once for all of them.
+#[derive(Debug)]
+pub(super) struct SlicePorts<'a>(BTreeMap<(&'a str, Protocol), Vec<(&'a SliceSpec, u16)>>);
 
 /// The distinct endpoints of a service port in a family, by address and port.
 #[derive(Debug)]
@@ -32,25 +39,41 @@ enum Topology {
     SameZone,
 }
 
+impl<'a> SlicePorts<'a> {
+    /// Sorts the ports of the slices of this family.
+    pub(super) fn of(slices: &[&'a SliceSpec], family: Family) -> Self {
+        let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for slice in slices.iter().copied().filter(|slice| slice.family == Some(family)) {
+            for port in &*slice.ports {
+                let named = found.entry((&*port.name, port.protocol)).or_default();
+                named.push((slice, port.port));
+            }
+        }
+        Self(found)
+    }
+
+    /// Returns the endpoints of the ports with this name.
+    pub(super) fn candidates(&self, name: &str, protocol: Protocol) -> Candidates<'a> {
+        let ports = self.0.get(&(name, protocol));
+        Candidates::of(ports.map(Vec::as_slice).unwrap_or_default())
+    }
+
+    /// Returns the endpoints of each name and protocol, also of those that the Service does not have.
+    pub(super) fn all(&self) -> impl Iterator<Item = Candidates<'a>> {
+        self.0.values().map(|ports| Candidates::of(ports))
+    }
+}
+
 impl<'a> Candidates<'a> {
-    /// Collects the endpoints of the slices' ports of this name, in the order of the names of the slices.
+    /// Collects the endpoints of the slices' ports of one name, in the order of the names of the slices.
     ///
     /// Among several endpoints with one address and port, the last one that does not terminate counts, else the first
     /// one (`pkg/proxy/endpointslicecache.go`, `addEndpoints`; contract 1.5).
-    pub(super) fn of(
-        slices: &[&'a SliceSpec],
-        family: Family,
-        name: &str,
-        protocol: Protocol,
-    ) -> Self {
+    fn of(ports: &[(&'a SliceSpec, u16)]) -> Self {
         let mut found = BTreeMap::new();
-        for slice in slices.iter().filter(|slice| slice.family == Some(family)) {
-            let is_meant = |port: &&SlicePort| *port.name == *name && port.protocol == protocol;
-            let numbers = slice.ports.iter().filter(is_meant);
-            for (number, endpoint) in numbers
-                .flat_map(|port| slice.endpoints.iter().map(|endpoint| (port.port, endpoint)))
-            {
-                let at = (endpoint.ip, number);
+        for (slice, number) in ports {
+            for endpoint in &*slice.endpoints {
+                let at = (endpoint.ip, *number);
                 // A pod that runs and one that terminates may have one address for a moment.
                 if !endpoint.terminating || !found.contains_key(&at) {
                     found.insert(at, endpoint);

@@ -55,16 +55,17 @@ impl ServiceAddresses {
             );
         }
         let mut found = Self { family, addresses: Vec::new(), external_local, sources };
+        let mut seen = BTreeSet::new();
         if let Some(ip) = spec.cluster.get(family) {
-            found.add(FrontendKind::ClusterIp, ip, spec.internal_local);
+            found.add(&mut seen, FrontendKind::ClusterIp, ip, spec.internal_local);
         }
         // An address that is both a VIP and an external IP is a VIP, so that its source ranges apply.
         for ip in vips {
-            found.add(FrontendKind::LoadBalancer, ip, external_local);
+            found.add(&mut seen, FrontendKind::LoadBalancer, ip, external_local);
         }
         if !node.ignores_external_ips {
             for ip in of_family(&spec.external_ips) {
-                found.add(FrontendKind::ExternalIp, ip, external_local);
+                found.add(&mut seen, FrontendKind::ExternalIp, ip, external_local);
             }
         }
         found.addresses.sort_unstable();
@@ -100,8 +101,14 @@ impl ServiceAddresses {
         (list, if checks { self.sources.clone() } else { Vec::new() })
     }
 
-    fn add(&mut self, kind: FrontendKind, ip: IpAddr, local_policy: bool) {
-        if self.addresses.iter().all(|frontend| frontend.ip != ip) {
+    fn add(
+        &mut self,
+        seen: &mut BTreeSet<IpAddr>,
+        kind: FrontendKind,
+        ip: IpAddr,
+        local_policy: bool,
+    ) {
+        if seen.insert(ip) {
             let sources = kind == FrontendKind::LoadBalancer && !self.sources.is_empty();
             self.addresses.push(FrontendPlan { kind, ip, port: 0, local_policy, sources });
         }

@@ -1,8 +1,10 @@
 //! Contract 1 and 2 as tables, with one test per row.
 
+mod many;
 mod order;
 mod sets;
 
+use lb_common::addr::Protocol;
 use serde_json::json;
 
 use super::*;

@@ -77,6 +77,29 @@ impl ClusterIps {
     }
 }
 
+/// The most frontends that one list of addresses may make, one for each of its addresses and each port: as many as
+/// `SERVICES` holds by default.
+const MOST_FRONTENDS: usize = 65_536;
+
+/// Returns the addresses of a list, or none if they would make too many frontends with the ports of the Service.
+pub(super) fn bounded(
+    addresses: Box<[IpAddr]>,
+    ports: usize,
+    field: &'static str,
+    findings: &mut Findings,
+) -> Box<[IpAddr]> {
+    let count = addresses.len();
+    if count.saturating_mul(ports) <= MOST_FRONTENDS {
+        return addresses;
+    }
+    findings.wrong(
+        field,
+        format_args!("has {count} addresses for {ports} ports; none of them is served"),
+        "divide the Service: addresses times ports may be 65536 at most",
+    );
+    Box::default()
+}
+
 pub(super) fn external_ips(spec: &Spec, findings: &mut Findings) -> Box<[IpAddr]> {
     let mut found = Vec::new();
     for (at, text) in spec.external_ips.iter().enumerate() {

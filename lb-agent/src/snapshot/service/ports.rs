@@ -1,5 +1,6 @@
 //! The usable ports of a Service; each key and each number occurs once.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use lb_common::addr::Protocol;
@@ -45,18 +46,24 @@ pub(crate) fn protocol(
 /// Returns the usable ports of a Service.
 pub(super) fn ports(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Box<[PortSpec]> {
     let listed = &spec.ports;
-    let mut found: Vec<PortSpec> = Vec::with_capacity(listed.len());
-    for (at, port) in listed.iter().enumerate() {
-        found.extend(one(port, at, kind, &found, findings));
-    }
-    found.into()
+    let mut taken = Taken::default();
+    let usable = |(at, port)| one(port, at, kind, &mut taken, findings);
+    listed.iter().enumerate().filter_map(usable).collect()
 }
 
-fn one(
-    listed: &ServicePort,
+/// The names and numbers of the ports so far. Sets, because a Service may have thousands of ports.
+#[derive(Debug, Default)]
+struct Taken<'a> {
+    names: BTreeSet<(Protocol, &'a str)>,
+    numbers: BTreeSet<(Protocol, u16)>,
+    node_ports: BTreeSet<(Protocol, u16)>,
+}
+
+fn one<'a>(
+    listed: &'a ServicePort,
     at: usize,
     kind: ServiceKind,
-    before: &[PortSpec],
+    taken: &mut Taken<'a>,
     findings: &mut Findings,
 ) -> Option<PortSpec> {
     let field = format_args!("spec.ports[{at}]");
@@ -64,8 +71,7 @@ fn one(
     let spelled = listed.protocol.as_deref();
     let protocol = protocol(spelled, format_args!("{field}.protocol"), findings)?;
     let name = listed.name.as_deref().unwrap_or_default();
-    let mut others = before.iter().filter(|other| other.protocol == protocol);
-    if others.clone().any(|other| &*other.name == name) {
+    if taken.names.contains(&(protocol, name)) {
         findings.wrong(
             format_args!("{field}.name"),
             format_args!("{} is taken by an earlier port; this one is left out", quoted(name)),
@@ -73,7 +79,7 @@ fn one(
         );
         return None;
     }
-    if others.clone().any(|other| other.port == port) {
+    if !taken.numbers.insert((protocol, port)) {
         findings.wrong(
             format_args!("{field}.port"),
             format_args!("{port} is taken by an earlier port; this one is left out"),
@@ -81,11 +87,12 @@ fn one(
         );
         return None;
     }
+    taken.names.insert((protocol, name));
     let number = listed.node_port.filter(|number| *number != 0);
     let mut node_port = number
         .and_then(|number| port_number(number, format_args!("{field}.nodePort"), findings))
         .unwrap_or(0);
-    if node_port != 0 && others.any(|other| other.node_port == node_port) {
+    if node_port != 0 && !taken.node_ports.insert((protocol, node_port)) {
         findings.wrong(
             format_args!("{field}.nodePort"),
             format_args!("{node_port} is taken by an earlier port; this one has none"),

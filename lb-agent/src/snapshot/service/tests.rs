@@ -140,6 +140,31 @@ fn unusable_external_ips_are_left_out() {
 }
 
 #[test]
+fn addresses_that_are_too_many_for_the_ports_are_left_out() {
+    let of = |ports: u16, addresses: u8| {
+        let ips: Vec<String> = (1..=addresses).map(|last| format!("198.51.100.{last}")).collect();
+        let ingress: Vec<Value> = ips.iter().map(|ip| json!({ "ip": ip })).collect();
+        let named = |number| json!({ "name": format!("p{number}"), "port": number });
+        let ports: Vec<Value> = (1..=ports).map(named).collect();
+        object(json!({
+            "metadata": { "namespace": "default", "name": "web" },
+            "spec": { "clusterIP": "10.0.0.1", "externalIPs": ips, "ports": ports },
+            "status": { "loadBalancer": { "ingress": ingress } },
+        }))
+    };
+    let most = of(512, 128);
+    assert_eq!((most.external_ips.len(), most.vips.len(), most.problems.len()), (128, 128, 0));
+    let more = of(513, 128);
+    assert_eq!((more.external_ips.len(), more.vips.len(), more.ports.len()), (0, 0, 513));
+    assert_eq!(fields(&more), ["spec.externalIPs", "status.loadBalancer.ingress"]);
+    assert_eq!(
+        more.problems[0].to_string(),
+        "Service default/web: spec.externalIPs: has 128 addresses for 513 ports; none of them is \
+         served; divide the Service: addresses times ports may be 65536 at most"
+    );
+}
+
+#[test]
 fn only_ingress_addresses_in_mode_vip_are_served() {
     let spec = object(json!({
         "metadata": { "namespace": "default", "name": "web" },

@@ -1,0 +1,168 @@
+//! Restarts for larger maps: at once when a Service found no room; when the objects need most of a map, after a random
+//! time, so that the nodes of a cluster do not all restart in the same second.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use lb_common::maps::name;
+
+use crate::reconcile::{FullMap, Limits, Usage};
+
+/// Shortest time between restarts for larger maps.
+const APART: Duration = Duration::from_secs(20);
+/// Longest time from when room is scarce to the restart.
+const SPREAD: Duration = Duration::from_mins(1);
+
+/// Shortest time between two counts of the objects while no Service is refused.
+const COUNT: Duration = Duration::from_secs(10);
+
+/// The room that is left in maps that would be larger if they were created now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Ample,
+    /// The objects need more than three quarters of a map.
+    Scarce,
+    /// A Service was refused.
+    Lacking,
+}
+
+impl Room {
+    /// Returns the room in the maps `growing`. `refused` are the full maps of refused ports.
+    pub(super) fn of(
+        growing: &[&'static str],
+        mut refused: impl Iterator<Item = FullMap>,
+        need: &Limits,
+        has: &Limits,
+    ) -> Self {
+        if refused.any(|full| growing.contains(&full.name())) {
+            Self::Lacking
+        } else if fuller(3, need, has).iter().any(|name| growing.contains(name)) {
+            Self::Scarce
+        } else {
+            Self::Ample
+        }
+    }
+}
+
+/// The schedule of a restart for larger maps.
+#[derive(Debug)]
+pub(super) struct Growth {
+    /// Time since the start when the objects were counted last.
+    counted: Option<Duration>,
+    /// Time from when room is scarce to the restart.
+    delay: Duration,
+    /// Time since the start from when on room was scarce.
+    since: Option<Duration>,
+}
+
+impl Growth {
+    pub(super) fn new() -> Self {
+        // Its keys are random.
+        let random = RandomState::new().hash_one(());
+        let delay = Duration::from_millis(random % SPREAD.as_millis() as u64);
+        Self { counted: None, delay, since: None }
+    }
+
+    /// Reports whether to count the objects, which takes a while: at once if a Service was refused, else now and then.
+    pub(super) fn counts(&mut self, is_refused: bool, now: Duration) -> bool {
+        let is_time = self.counted.is_none_or(|counted| now.saturating_sub(counted) >= COUNT);
+        if is_refused || is_time {
+            self.counted = Some(now);
+        }
+        is_refused || is_time
+    }
+
+    /// Reports whether to restart, at this time since the start.
+    pub(super) fn is_due(&mut self, room: Room, now: Duration) -> bool {
+        // If a restart did not help, the next one must not follow at once.
+        if now < APART {
+            return false;
+        }
+        match room {
+            Room::Ample => {
+                self.since = None;
+                false
+            }
+            Room::Scarce => now.saturating_sub(*self.since.get_or_insert(now)) >= self.delay,
+            Room::Lacking => true,
+        }
+    }
+}
+
+/// Reports whether more than half of a map is in use.
+pub(super) fn is_half_full(usage: &Usage, has: &Limits) -> bool {
+    let used = Limits {
+        services: usage.services as u32,
+        backends: usage.backends as u32,
+        lines: usage.lines as u32,
+        sources: usage.sources as u32,
+    };
+    !fuller(2, &used, has).is_empty()
+}
+
+/// Returns the maps of which more than this number of quarters is taken.
+fn fuller(quarters: u64, taken: &Limits, has: &Limits) -> Vec<&'static str> {
+    let maps = [
+        (name::SERVICES, taken.services, has.services),
+        (name::BACKENDS, taken.backends, has.backends),
+        (name::MAGLEV, taken.lines, has.lines),
+        (name::SOURCE_RANGES, taken.sources, has.sources),
+    ];
+    let is_fuller = |taken: u32, has: u32| u64::from(taken) * 4 > u64::from(has) * quarters;
+    let fuller = maps.into_iter().filter(|(_, taken, has)| is_fuller(*taken, *has));
+    fuller.map(|(name, ..)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HAS: Limits = Limits { services: 100, backends: 100, lines: 100, sources: 100 };
+    const NEED: Limits = Limits { services: 10, backends: 76, lines: 75, sources: 0 };
+
+    fn room(growing: &[&'static str], refused: &[FullMap]) -> Room {
+        Room::of(growing, refused.iter().copied(), &NEED, &HAS)
+    }
+
+    #[test]
+    fn only_maps_that_would_be_larger_count() {
+        assert_eq!(room(&[name::BACKENDS], &[]), Room::Scarce);
+        assert_eq!(room(&[name::MAGLEV, name::SERVICES], &[]), Room::Ample);
+        assert_eq!(room(&[name::SERVICES], &[FullMap::Services]), Room::Lacking);
+        assert_eq!(room(&[name::SERVICES], &[FullMap::Backends]), Room::Ample);
+    }
+
+    #[test]
+    fn objects_are_counted_once_a_map_is_half_full() {
+        let used = |lines| Usage { lines, ..Usage::default() };
+        assert!(!is_half_full(&used(50), &HAS));
+        assert!(is_half_full(&used(51), &HAS));
+    }
+
+    #[test]
+    fn objects_are_counted_now_and_then() {
+        let mut growth = Growth::new();
+        let counts = [(false, 1), (false, 2), (true, 3), (false, 12), (false, 13)]
+            .map(|(refused, now)| growth.counts(refused, Duration::from_secs(now)));
+        assert_eq!(counts, [true, false, true, false, true]);
+    }
+
+    #[test]
+    fn restart_waits_a_random_time_unless_a_service_is_refused() {
+        let seconds = Duration::from_secs;
+        let mut growth = Growth { counted: None, delay: seconds(30), since: None };
+        assert!(!growth.is_due(Room::Lacking, seconds(19)), "soon after a start");
+        assert!(growth.is_due(Room::Lacking, seconds(20)));
+        for (room, now, is_due) in [
+            (Room::Scarce, 40, false),
+            (Room::Scarce, 69, false),
+            (Room::Scarce, 70, true),
+            (Room::Ample, 71, false),
+            (Room::Scarce, 72, false),
+            (Room::Scarce, 102, true),
+        ] {
+            assert_eq!(growth.is_due(room, seconds(now)), is_due, "{now}");
+        }
+        assert!(Growth::new().delay < SPREAD);
+    }
+}
