@@ -60,7 +60,8 @@ fn rig_of(shape: Shape, capacity: Option<u32>, maps: &[&str]) -> Result<(Rig, [S
     let mut rig = Rig::build(Topology::builder(shape))?;
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT).pods(&rig.pods());
     let flooded = Service::new("flooded", 11)?.port(80, CLOSED).node_port(FLOOD_PORT);
-    let flooded = flooded.external_ips(&Addresses::parse("198.51.100.7", "fd00:198::7")?.both());
+    let vip = Addresses::parse("198.51.100.7", "fd00:198::7")?;
+    let flooded = flooded.load_balancer(&vip.both(), &[]);
     let backends = [Endpoint::pod(rig.pod(0, 1)?), Endpoint::pod(rig.pod(1, 1)?)];
     let flooded = flooded.endpoints(backends);
     let node = rig.node(0)?.addresses();

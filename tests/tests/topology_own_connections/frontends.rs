@@ -14,7 +14,7 @@ pub(crate) enum Kind {
     Far,
     /// A `NodePort` without endpoints.
     Empty,
-    /// The port of an external IP that is an address of node-a, with a backend on node-a.
+    /// The port of an external IP or VIP that is an address of node-a, with a backend on node-a.
     External,
 }
 
@@ -28,8 +28,11 @@ impl Kind {
         let service = Service::new(&format!("given-{index}"), index)?;
         let service = match self {
             Self::Near | Self::Far | Self::Empty => service.port(80, TARGET).node_port(port),
-            Self::External => {
+            Self::External if index.is_multiple_of(2) => {
                 service.port(port, TARGET).external_ips(&rig.node(0)?.addresses().both())
+            }
+            Self::External => {
+                service.port(port, TARGET).load_balancer(&rig.node(0)?.addresses().both(), &[])
             }
         };
         let service = match self {
