@@ -13,8 +13,13 @@ pub struct Hardware {
 }
 
 /// Returns why an external interface gets no XDP program without an attempt at its driver; `None` if it should be
-/// tried.
-pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Option<String> {
+/// tried. `has_calico`: Calico uses XDP on this node.
+pub fn refusal(
+    setting: Acceleration,
+    link: &Link,
+    hardware: &Hardware,
+    has_calico: bool,
+) -> Option<String> {
     let driver = &hardware.driver;
     match setting {
         Acceleration::Off => Some("acceleration is off".to_owned()),
@@ -30,6 +35,13 @@ pub fn refusal(setting: Acceleration, link: &Link, hardware: &Hardware) -> Optio
         Acceleration::Auto if driver == "virtio_net" => {
             Some("skipped, virtio_net would turn off its receive offloads".to_owned())
         }
+        // The kernel refuses to remove a program of a link. Felix tries it again before each update of its rules, which
+        // delays the network of new pods (projectcalico/calico#5250).
+        Acceleration::Auto if has_calico => Some(
+            "skipped, Calico tries to remove XDP programs of others again and again: set its xdpEnabled to false, \
+             and acceleration: native here"
+                .to_owned(),
+        ),
         Acceleration::Auto | Acceleration::Native => None,
     }
 }
@@ -40,7 +52,7 @@ mod tests {
 
     fn refused(setting: Acceleration, kind: LinkKind, driver: &str, bus: &str) -> bool {
         let hardware = Hardware { driver: driver.to_owned(), bus: bus.to_owned() };
-        refusal(setting, &Link { kind, ..Link::default() }, &hardware).is_some()
+        refusal(setting, &Link { kind, ..Link::default() }, &hardware, false).is_some()
     }
 
     #[test]
@@ -58,6 +70,10 @@ mod tests {
             assert_eq!(refused(setting, kind, driver, bus), expected, "{setting:?} {driver}");
         }
         let tunnel = Link { head: Head::Ip, kind: LinkKind::Tunnel, ..Link::default() };
-        assert!(refusal(Native, &tunnel, &Hardware::default()).is_some());
+        assert!(refusal(Native, &tunnel, &Hardware::default(), false).is_some());
+        let card = Hardware { driver: "ice".to_owned(), bus: "0000:00:05.0".to_owned() };
+        let beside_calico = |setting| refusal(setting, &Link::default(), &card, true);
+        assert!(beside_calico(Auto).is_some_and(|why| why.contains("xdpEnabled")));
+        assert_eq!(beside_calico(Native), None);
     }
 }

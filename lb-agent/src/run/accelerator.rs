@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::Path;
 
 use tracing::{info, warn};
 
@@ -46,6 +47,9 @@ impl Attach for Datapath {
     }
 }
 
+/// The directory in which Calico pins XDP programs, if it uses XDP (`felix/bpf/bpf.go`).
+const CALICO: &str = "/sys/fs/bpf/calico/xdp";
+
 /// The last attempt at an interface, and its result.
 #[derive(Debug)]
 struct Attempt {
@@ -61,8 +65,18 @@ struct Attempt {
 
 impl Attempt {
     /// Reports whether the attempt is repeated even if nothing changed.
-    fn is_tried_again(&self) -> bool {
-        self.is_lost || self.refused.as_deref() == Some(OCCUPIED)
+    fn is_tried_again(&self, setting: Acceleration) -> bool {
+        self.is_lost || self.is_occupied() && setting == Acceleration::Native
+    }
+
+    /// Reports whether the interface is left to another program for good: its owner may only restart, and could not come
+    /// back if ours took the place meanwhile.
+    fn is_left(&self, setting: Acceleration) -> bool {
+        self.is_occupied() && setting != Acceleration::Native
+    }
+
+    fn is_occupied(&self) -> bool {
+        self.refused.as_deref() == Some(OCCUPIED)
     }
 }
 
@@ -105,15 +119,15 @@ impl Accelerator {
             // Another XDP program may have been detached without a notification (the kernel sends none for links), and
             // ours may have been removed.
             let is_new = |last: &Attempt| {
-                let is_other = last.found != link.xdp || last.device != link.name;
-                last.is_tried_again() || is_other
+                let is_changed = last.is_tried_again(setting) || last.found != link.xdp;
+                last.device != link.name || is_changed && !last.is_left(setting)
             };
             if self.attempts.get(&link.index).is_none_or(is_new) {
                 changed |= self.try_interface(setting, link, datapath, tc_knows);
             }
             changed |= self.look_out(setting, link.index, datapath);
         }
-        let may = |attempt: &Attempt| attempt.refused.is_none() || attempt.is_tried_again();
+        let may = |attempt: &Attempt| attempt.refused.is_none() || attempt.is_tried_again(setting);
         // A program that could not be detached, or one of an earlier run on another interface, is still attached.
         self.may_be_on = self.waits
             || self.attempts.values().any(may)
@@ -167,7 +181,8 @@ impl Accelerator {
             Err(error) if is_short_of_resources(&error) => return false,
             Err(_) => Default::default(),
         };
-        let refused = match refusal(setting, link, &Hardware { driver, bus }) {
+        let has_calico = Path::new(CALICO).exists();
+        let refused = match refusal(setting, link, &Hardware { driver, bus }, has_calico) {
             Some(why) => {
                 // The setting or the driver may have changed since an earlier run attached it.
                 let removed = datapath.decelerate(link.index);

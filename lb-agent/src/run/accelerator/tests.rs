@@ -97,6 +97,25 @@ fn refused_xdp_is_not_announced_to_tc() {
     }
 }
 
+/// The owner of the other program may only restart.
+#[test]
+fn interface_of_another_program_is_left_to_it_unless_the_setting_demands_xdp() {
+    for (setting, follows) in [(Acceleration::Auto, false), (Acceleration::Native, true)] {
+        let mut kernel = Kernel { refuses: [(1, OCCUPIED)].into(), ..Kernel::default() };
+        let mut accelerator = Accelerator::default();
+        let mut card = Link { name: "lo".to_owned(), ..veth(1) };
+        card.xdp = 7;
+        let occupied = || Some(OCCUPIED.to_owned());
+        let (device, keeps, is_lost) = (card.name.clone(), None, false);
+        let attempt = Attempt { device, found: 7, refused: occupied(), keeps, is_lost };
+        drop(accelerator.attempts.insert(1, attempt));
+        kernel.refuses.clear();
+        card.xdp = 0;
+        accelerator.apply(setting, &[&card], &mut kernel, true);
+        assert_eq!(accelerator.attempts[&1].refused == occupied(), !follows, "{setting:?}");
+    }
+}
+
 #[test]
 fn tc_setting_stays_on_while_xdp_may_return() {
     let mut kernel = Kernel { refuses: [(1, OCCUPIED)].into(), ..Kernel::default() };
