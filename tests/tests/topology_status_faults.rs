@@ -172,3 +172,23 @@ fn removed_state_comes_back_without_a_change() -> Result<()> {
     fs::remove_dir_all(directory)?;
     wait_until_ok(SOON, "the state is back", is_reported)
 }
+
+/// A hardening job turns forwarding off: packets are translated, and the stack drops them then.
+#[test]
+fn node_that_does_not_forward_is_a_problem_that_names_the_setting() -> Result<()> {
+    let (rig, _) = start(&[])?;
+    let (node, agent) = (rig.node(0)?.netns(), rig.agent(0)?);
+    agent.has_problems(0)?;
+    for (setting, named) in [
+        ("net.ipv4.ip_forward", "net.ipv4.conf.eth0.forwarding is 0"),
+        ("net.ipv6.conf.all.forwarding", "net.ipv6.conf.all.forwarding is 0"),
+    ] {
+        node.sysctl(setting, "0")?;
+        wait_until_ok(SOON, "the setting is a problem", || agent.has_problems(1))?;
+        let said = agent.exit_said(&["status"])?;
+        ensure!(said.contains(named), "{setting}: {said}");
+        node.sysctl(setting, "1")?;
+        wait_until_ok(SOON, "the problem is gone", || agent.has_problems(0))?;
+    }
+    Ok(())
+}

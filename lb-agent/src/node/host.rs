@@ -6,7 +6,7 @@
 
 pub mod conntrack;
 mod error;
-mod forwarding;
+pub mod forwarding;
 mod loopback;
 mod neighbours;
 mod record;

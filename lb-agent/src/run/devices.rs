@@ -33,7 +33,7 @@ use crate::config::Config;
 use crate::datapath::{Datapath, Role};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
-use crate::node::host::conntrack;
+use crate::node::host::{conntrack, forwarding};
 use crate::node::watch::{Published, PublishedView};
 use crate::node::{
     Identity, NetnsView, Primary, addresses, assignments, hidden, kept, settings as node_settings,
@@ -191,13 +191,17 @@ impl Devices {
         &self.reports.ambiguous
     }
 
-    /// Returns the problems of interfaces, addresses, attachments, source ports and timeouts of netfilter.
+    /// Returns the problems of interfaces, addresses, attachments, source ports, timeouts of netfilter and forwarding.
     pub(super) fn problems(&self) -> Vec<String> {
         let (attachments, ports) = (self.attachments.problems(), node_settings::overlap_of_ports());
         let Reports { unserved, hidden, .. } = &self.reports;
         let addresses = self.addresses.problem().map_or(&[][..], slice::from_ref);
         let forgotten = conntrack::problem(&self.facts.config.lifetimes());
-        let of_node = [ports.as_slice(), forgotten.as_slice()].concat();
+        let external = self.attachments.external();
+        let primary = self.primary();
+        let serves = [primary.v4.is_some(), primary.v6.is_some()];
+        let closed = forwarding::problem(&external, serves);
+        let of_node = [ports.as_slice(), forgotten.as_slice(), closed.as_slice()].concat();
         [attachments.as_slice(), addresses, unserved, hidden, &of_node].concat()
     }
 

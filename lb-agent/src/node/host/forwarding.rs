@@ -1,7 +1,8 @@
 //! Notices that the loopback interface no longer forwards: `net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`,
 //! written at run time, set the same value on every interface.
 
-use std::io;
+use std::path::Path;
+use std::{fs, io};
 
 use super::loopback::INDEX;
 use crate::netlink::{self, Notifications};
@@ -14,6 +15,33 @@ const GROUPS: [u32; 2] = [24, 25];
 const HEAD: usize = 4;
 const INTERFACE: u16 = 1;
 const FORWARDING: u16 = 2;
+
+/// Returns the problem if the stack does not forward what comes in by these interfaces, of the families that are served:
+/// packets of Services to pods are dropped then, after their translation.
+pub fn problem(external: &[String], [serves_v4, serves_v6]: [bool; 2]) -> Option<String> {
+    problem_in(Path::new("/proc/sys/net"), if serves_v4 { external } else { &[] }, serves_v6)
+}
+
+fn problem_in(directory: &Path, external: &[String], serves_v6: bool) -> Option<String> {
+    let is_off =
+        |file: &str| fs::read_to_string(directory.join(file)).is_ok_and(|text| text.trim() == "0");
+    let mut off: Vec<String> = external
+        .iter()
+        .filter(|name| is_off(&format!("ipv4/conf/{name}/forwarding")))
+        .map(|name| format!("net.ipv4.conf.{name}.forwarding"))
+        .collect();
+    // For IPv6 the setting of an interface does not count (`ip6_forward` in net/ipv6/ip6_output.c).
+    if serves_v6 && is_off("ipv6/conf/all/forwarding") {
+        off.push("net.ipv6.conf.all.forwarding".to_owned());
+    }
+    (!off.is_empty()).then(|| {
+        format!(
+            "{} is 0, so the node drops packets of Services to pods: set net.ipv4.ip_forward or \
+             net.ipv6.conf.all.forwarding to 1, and remove the setting that turned it off",
+            off.join(" and ")
+        )
+    })
+}
 
 /// Notifications of changed settings of interfaces.
 pub(super) struct ForwardingChanges(Notifications);
@@ -53,6 +81,27 @@ fn stops_loopback(mut datagram: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn interface_that_does_not_forward_is_a_problem_that_names_its_setting() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |file: &str, value: &str| {
+            let file = directory.path().join(file);
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(file, value).unwrap();
+        };
+        let said = |names: &[&str], v6| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            problem_in(directory.path(), &names, v6)
+        };
+        write("ipv4/conf/eth0/forwarding", "1\n");
+        write("ipv4/conf/eth0.7/forwarding", "0\n");
+        write("ipv6/conf/all/forwarding", "0\n");
+        assert_eq!(said(&["eth0", "gone"], false), None);
+        let text = said(&["eth0", "eth0.7"], true).unwrap();
+        let named = "net.ipv4.conf.eth0.7.forwarding and net.ipv6.conf.all.forwarding is 0";
+        assert!(text.starts_with(named), "{text}");
+    }
 
     fn message(kind: u16, family: u8, attributes: &[(u16, i32)]) -> Vec<u8> {
         let attributes = attributes

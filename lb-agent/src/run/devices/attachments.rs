@@ -134,6 +134,13 @@ impl Attachments {
         }
     }
 
+    /// Returns the names of the external interfaces with programs.
+    pub(super) fn external(&self) -> Vec<String> {
+        let external =
+            self.attached.all().values().filter(|it| matches!(it.role, Role::External | Role::L3));
+        external.map(|device| device.name.clone()).collect()
+    }
+
     /// Sets the metrics of interfaces with programs.
     pub(super) fn count(&self, numbers: &Numbers) {
         let [pods, external] = &numbers.devices;
