@@ -17,7 +17,7 @@ use crate::forward::begin::first;
 use crate::forward::classify::{self, Class};
 use crate::forward::exit::{self, ExitTo, bypass, redirect};
 use crate::forward::life::{self, close, flows};
-use crate::forward::rare::{direct, host};
+use crate::forward::rare::{direct, host, own};
 use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose};
 use crate::packet::Packet;
 use crate::service::{Flags, Frontend};
@@ -182,7 +182,7 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     }
     // A connection that this node began may have a `NodePort`'s number as its port, and one that a client began may go
     // to an address that is an external IP by now (ADR 0035). A packet of a known flow is a request.
-    if !known && direct::is_untranslated(packet, tables, settings, headers) {
+    if !known && own::is_untranslated(packet, tables, settings, headers) {
         return NOT_OURS;
     }
     if located.is_ok()
@@ -277,8 +277,8 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
     if !known {
         let (view, role) = (shape.view(headers), shape.role(*role));
         if !S::PLAIN
-            && direct::may_have_our_source(settings, tuple, view, role)
-            && direct::has_our_source(packet, tables, settings, headers, found)
+            && own::may_have_our_source(settings, tuple, view, role)
+            && own::has_our_source(packet, tables, settings, headers, found)
         {
             return Ok(Next::Masquerade);
         }
@@ -309,17 +309,17 @@ pub(super) fn egress<S: Shape, P: Packet, T: Tables>(
 }
 
 /// Whether the found entry is all that an outgoing packet needs (see [`suffices`]). A masquerade without a service is
-/// checked again for each packet ([`direct::is_stale`]).
+/// checked again for each packet ([`own::is_stale`]).
 #[inline(always)]
 fn suffices_out<P: Packet, T: Clock>(packet: &P, tables: &T, view: &View, flow: &Flow) -> bool {
-    flows::is_up_to_date(packet, tables, view, flow) && !direct::is_own_masquerade(flow)
+    flows::is_up_to_date(packet, tables, view, flow) && !own::is_own_masquerade(flow)
 }
 
 /// Whether a packet that goes out may follow the entry that was found. A SYN is never a reply, whatever flow it meets.
 #[inline(always)]
 fn is_alive<T: Tables>(tables: &T, settings: &Settings, view: &View, found: &mut Found) -> bool {
     let begins = found.flow.is_answer() && view.is_syn();
-    !begins && !life::is_expired(tables, settings, found) && !direct::is_stale(tables, found)
+    !begins && !life::is_expired(tables, settings, found) && !own::is_stale(tables, found)
 }
 
 /// Handles a packet that goes out and belongs to no flow.
@@ -334,15 +334,15 @@ fn without_flow<S: Shape, P: Packet, T: Tables>(
     role: Role,
 ) -> Step<Next> {
     let tuple = &headers.key.tuple;
-    if direct::may_be_recorded(settings, tuple, view, role) {
+    if own::may_be_recorded(settings, tuple, view, role) {
         // The whole path also finds out whether the packet has the source of a masqueraded flow.
         if S::PLAIN {
             return GIVE_UP;
         }
         // During an upgrade the program of another layout may have translated the packet right before: then its answers
         // have a flow (ADR 0035).
-        if !packet.is_masqueraded() && direct::is_recorded(tables, settings, tuple) {
-            direct::record_own(tables, settings, headers, found);
+        if !packet.is_masqueraded() && own::is_recorded(tables, settings, tuple) {
+            own::record_own(tables, settings, headers, found);
         }
     }
     NOT_OURS

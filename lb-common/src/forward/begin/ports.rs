@@ -15,7 +15,7 @@ use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
 use crate::forward::life::tiers;
 use crate::forward::parts::{Part, Parts};
-use crate::forward::rare::direct;
+use crate::forward::rare::own;
 use crate::forward::seek::inherited;
 use crate::forward::{Choice, Pair, Role, Scratch, Step, ready};
 use crate::hash;
@@ -215,7 +215,7 @@ fn take<P: Packet, T: Clock + Flows + Filters>(
 ) -> Result<Reservation, DropReason> {
     let answers = &pair.reply.key;
     if inherited::conflicts(tables, settings, answers)
-        || direct::conflicts(packet, tables, settings, answers, counts_records)
+        || own::conflicts(packet, tables, settings, answers, counts_records)
     {
         // The occupant is no flow of this data path: it cannot be displaced, and is never idle.
         (pair.occupant.flags, pair.occupant.seen) = (Flow::PROTECTED, u64::MAX);
