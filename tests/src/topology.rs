@@ -34,7 +34,7 @@ use leftovers::Namespaces;
 pub use member::Member;
 pub use node::{Node, Pod};
 pub use pod::Shape;
-use tunnel::Tunnel;
+pub use tunnel::Tunnel;
 pub use wire::Wire;
 
 use crate::netns::Netns;

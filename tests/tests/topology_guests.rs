@@ -1,16 +1,17 @@
 //! Clients of a node that are not pods: a network that a pod routes for (a VPN), and a container of another container
-//! engine, behind a bridge of its own. Only this node has a route back to them.
+//! engine or a virtual machine, behind a bridge of its own. Only this node has a route back to them.
 
 use anyhow::{Result, ensure};
 use lb_tests::in_both_shapes;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix};
-use lb_tests::topology::{Addresses, Shape, Topology};
+use lb_tests::topology::{Addresses, Shape, Topology, Tunnel};
 use lb_tests::traffic::Ask;
 
 in_both_shapes!(
     guests_of_a_pod_reach_near_and_far_backends,
     guests_behind_a_bridge_reach_near_and_far_backends,
+    machines_behind_a_bridge_reach_near_and_far_backends,
     pods_keep_their_source,
 );
 
@@ -61,19 +62,33 @@ fn guests_of_a_pod_reach_near_and_far_backends(shape: Shape) -> Result<()> {
     node.netns().ip(&format!("route del {}\nroute del {}", guest.v4, guest.v6))
 }
 
+/// How a guest is connected to its bridge.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wire {
+    /// By a veth, as a container is.
+    Veth,
+    /// By a tap, as a virtual machine is.
+    Tap,
+}
+
 /// Connects a guest to a bridge of node-a: the second interface of a pod's namespace, which answers for the guest.
-fn bridge(rig: &Rig) -> Result<Addresses> {
+fn bridge(rig: &Rig, wire: Wire) -> Result<(Addresses, Option<Tunnel>)> {
     let (node, pod) = (rig.node(0)?, rig.pod(0, 0)?);
     let guest = Addresses::parse("172.29.1.7", "fd00:172:29:1::7")?;
     let (gateway4, gateway6) = ("172.29.1.1", "fd00:172:29:1::1");
+    let cable = if wire == Wire::Tap {
+        Some(Tunnel::cable([(node.netns(), "guest"), (pod.netns(), "eth1")])?)
+    } else {
+        let pod = pod.netns().name();
+        node.netns().ip(&format!("link add guest type veth peer name eth1 netns {pod}"))?;
+        None
+    };
     node.netns().ip(&format!(
         "link add docker0 address 0a:58:ac:1d:01:01 type bridge
          address add {gateway4}/24 dev docker0
          address add {gateway6}/64 dev docker0 nodad
          link set docker0 up
-         link add veth-guest type veth peer name eth1 netns {}
-         link set veth-guest master docker0 up",
-        pod.netns().name()
+         link set guest master docker0 up"
     ))?;
     pod.netns().ip(&format!(
         "address add {v4}/24 dev eth1
@@ -87,7 +102,7 @@ fn bridge(rig: &Rig) -> Result<Addresses> {
     ))?;
     let from = guest.v6.to_string();
     drop(pod.netns().tool("ip", &["-6", "rule", "add", "from", &from, "table", "100"])?);
-    Ok(guest)
+    Ok((guest, cable))
 }
 
 /// Masquerades what leaves the bridge, as Docker does.
@@ -97,10 +112,19 @@ const MASQUERADE: &str = "table inet docker { chain postrouting {
     ip6 saddr fd00:172:29:1::/64 oifname != docker0 masquerade
 }; }";
 
-/// A near backend sees the guest, a far one the node, unless netfilter masquerades both.
 fn guests_behind_a_bridge_reach_near_and_far_backends(shape: Shape) -> Result<()> {
+    guests_reach_near_and_far_backends(shape, Wire::Veth)
+}
+
+fn machines_behind_a_bridge_reach_near_and_far_backends(shape: Shape) -> Result<()> {
+    guests_reach_near_and_far_backends(shape, Wire::Tap)
+}
+
+/// A near backend sees the guest, a far one the node, unless netfilter masquerades both. A bridge with a tap is external:
+/// `br_netfilter` gives its packets to netfilter before the programs see them (docs/limits.md).
+fn guests_reach_near_and_far_backends(shape: Shape, wire: Wire) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
-    let guest = bridge(&rig)?;
+    let (guest, _cable) = bridge(&rig, wire)?;
     let services = services(&rig)?;
     let rig = rig.start(&[&services[0], &services[1]])?;
     let node = rig.node(0)?;
@@ -108,7 +132,8 @@ fn guests_behind_a_bridge_reach_near_and_far_backends(shape: Shape) -> Result<()
         let node_port = node.addresses().socket(family, NODE_PORTS[at]);
         [services[at].frontend(family), node_port].map(|asked| (at, asked))
     };
-    for is_masqueraded in [false, true] {
+    let phases: &[bool] = if wire == Wire::Tap { &[false] } else { &[false, true] };
+    for &is_masqueraded in phases {
         if is_masqueraded {
             drop(node.netns().tool_fed("nft", &["-f", "-"], MASQUERADE)?);
         }

@@ -9,8 +9,8 @@ use lb_tests::in_both_shapes;
 use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::rig::{self, Rig, TARGET, answered_outside, ask, matrix, until};
 use lb_tests::topology::{Builder, Family, Member, Shape, Topology};
-use lb_tests::traffic::{Ask, Failure, Protocol};
-use serde_json::{Value, json};
+use lb_tests::traffic::{Answer, Ask, Failure, Protocol};
+use serde_json::json;
 
 #[path = "topology_own_connections/beside_questions.rs"]
 mod beside_questions;
@@ -30,7 +30,7 @@ in_both_shapes!(
 
 /// `NodePorts` of Services with a local, a remote, and no backend.
 const TAKEN: [u16; 3] = [30_080, 30_081, 30_082];
-/// The port of an external IP that is an address of the node.
+/// The port of a VIP that is an address of the node.
 const EXTERNAL: u16 = 25_070;
 /// The `NodePort` of a Service whose backend is the host of node-b.
 const HOST: u16 = 30_085;
@@ -49,7 +49,7 @@ fn rig_of(builder: Builder, acceleration: &str) -> Result<Rig> {
     let far = service("far", 11, far)?.pods(&[rig.pod(1, 0)?]);
     let none = service("none", 12, none)?;
     let own = rig.node(0)?.addresses().both();
-    let external = Service::new("external", 14)?.port(EXTERNAL, TARGET).external_ips(&own);
+    let external = Service::new("external", 14)?.port(EXTERNAL, TARGET).load_balancer(&own, &[]);
     let external = external.pods(&[rig.pod(0, 0)?]);
     [near, far, none, external].iter().try_for_each(|service| rig.manifests().apply(service))?;
     let config = rig.configuration(&format!("acceleration: '{acceleration}'"))?;
@@ -103,29 +103,69 @@ fn masquerade(rig: &Rig, to: &Member, ports: &str) -> Result<()> {
     rig::masquerade(node, node.pod_ranges(), to, ports)
 }
 
-/// Outside a campaign all masquerade ports are in the range of the `NodePorts`, so that every tenth is taken.
+/// The `NodePort`s of [`many`].
+const MANY: u16 = 300;
+
+/// Gives node-a hundreds of `NodePort`s, for both protocols and families: without endpoints, with a near one, and with a
+/// far one in turn.
+fn many(rig: &Rig) -> Result<()> {
+    let number = |index: u16| 30_100 + 8 * index;
+    let mut all = Vec::new();
+    for index in 0..MANY {
+        let name = format!("many-{index}");
+        let port = |name, protocol| json!({"name": name, "protocol": protocol, "port": 80, "nodePort": number(index)});
+        let ips = [
+            format!("10.96.{}.{}", 20 + index / 200, 1 + index % 200),
+            format!("fd00:10:96::{:x}", 4_096 + index),
+        ];
+        all.push(json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"name": name},
+            "spec": {
+                "type": "NodePort", "clusterIP": ips[0], "clusterIPs": ips, "ipFamilies": ["IPv4", "IPv6"],
+                "ipFamilyPolicy": "RequireDualStack", "ports": [port("tcp", "TCP"), port("udp", "UDP")],
+            },
+        }));
+        let Some(node) = (index % 3).checked_sub(1) else { continue };
+        let (pod, node) = (rig.pod(node.into(), 0)?, rig.node(node.into())?.name());
+        for (family, kind) in [(Family::V4, "IPv4"), (Family::V6, "IPv6")] {
+            let port = |name, protocol| json!({"name": name, "protocol": protocol, "port": TARGET});
+            all.push(json!({
+                "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": kind,
+                "metadata": {"name": format!("{name}-{kind}").to_lowercase(), "labels": {"kubernetes.io/service-name": name}},
+                "ports": [port("tcp", "TCP"), port("udp", "UDP")],
+                "endpoints": [{"addresses": [pod.ip(family)], "nodeName": node, "conditions": {"ready": true}}],
+            }));
+        }
+    }
+    rig.manifests().write("many", &all)?;
+    let refuses =
+        |it: &Result<Answer, Failure>| it.as_ref().is_err_and(|it| *it == Failure::Refused);
+    let node = rig.node(0)?.addresses();
+    let last = node.socket(Family::V6, number(MANY - 3));
+    until(rig.client(), Ask::tcp(last), refuses)?;
+    let last = node.socket(Family::V6, number(MANY - 1));
+    until(rig.client(), Ask::udp(last), Result::is_ok).map(drop)
+}
+
 fn random_masquerade_loses_no_connection_beside_hundreds_of_node_ports(shape: Shape) -> Result<()> {
-    const NODE_PORTS: u16 = 300;
+    masquerade_by_random_ports(&rig(shape)?, &format!("{shape:?}"))
+}
+
+/// XDP is the first hook that the answers pass, before netfilter translates them for their pods.
+#[test]
+fn random_masquerade_loses_no_connection_beside_node_ports_that_xdp_serves() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).without_checksum_offload().polling();
+    let rig = rig_of(builder, "native")?;
+    masquerade_by_random_ports(&rig, "native")?;
+    xdp_has_served(&rig)
+}
+
+/// Outside a campaign all masquerade ports are in the range of the `NodePorts`, so that every tenth is taken.
+fn masquerade_by_random_ports(rig: &Rig, what: &str) -> Result<()> {
     let (ports, connections) =
         campaign::size(("30000-32767 random", 200), ("1024-65535 random", 6_000));
-    let rig = rig(shape)?;
-    let many: Vec<Value> = (0..NODE_PORTS)
-        .map(|number| {
-            json!({
-                "apiVersion": "v1", "kind": "Service",
-                "metadata": {"name": format!("many-{number}")},
-                "spec": {
-                    "type": "NodePort",
-                    "clusterIP": format!("10.96.{}.{}", 20 + number / 200, 1 + number % 200),
-                    "ports": [{"port": 80, "nodePort": 30_100 + 8 * number}],
-                },
-            })
-        })
-        .collect();
-    rig.manifests().write("many", &many)?;
-    let last = rig.node(0)?.addresses().socket(Family::V4, 30_100 + 8 * (NODE_PORTS - 1));
-    until(rig.client(), Ask::tcp(last), |it| it.as_ref().is_err_and(|it| *it == Failure::Refused))?;
-    masquerade(&rig, rig.client(), ports)?;
+    many(rig)?;
+    masquerade(rig, rig.client(), ports)?;
     for (family, protocol) in matrix() {
         let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));
         // Two pods at the same time, whose connections share the node's address and its ports.
@@ -141,7 +181,7 @@ fn random_masquerade_loses_no_connection_beside_hundreds_of_node_ports(shape: Sh
             answered += tally.answered();
         }
         campaign::figure(
-            &format!("masqueraded connections, none lost, {family:?} {protocol:?} {shape:?}"),
+            &format!("masqueraded connections, none lost, {family:?} {protocol:?} {what}"),
             answered,
             "connections",
         );

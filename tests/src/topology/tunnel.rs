@@ -31,9 +31,9 @@ const LARGEST: usize = 65_550;
 /// `TUN_F_CSUM`, `TUN_F_TSO4`, `TUN_F_TSO6`.
 const UNDONE: libc::c_ulong = 1 | 2 | 4;
 
-/// A tunnel, which carries packets until it is dropped.
+/// A tunnel or cable, which carries packets until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Tunnel {
+pub struct Tunnel {
     // Dropping it ends the thread.
     end: Option<OwnedFd>,
     thread: Option<JoinHandle<()>>,
@@ -43,18 +43,28 @@ impl Tunnel {
     /// Connects two nodes by a tunnel.
     pub(crate) fn between(nodes: &[Node]) -> Result<Self> {
         let [one, other] = nodes else { bail!("a tunnel has two ends, not {}", nodes.len()) };
-        let (mut end, mut thread) = (None, None);
-        if let Ok(kind) = std::env::var("LB_TUNNEL") {
+        let tunnel = if let Ok(kind) = std::env::var("LB_TUNNEL") {
             kernel(&kind, one, other)?;
+            Self { end: None, thread: None }
         } else {
-            let ends = [open(one.netns())?, open(other.netns())?];
-            let (begin, last) = pipe()?;
-            (end, thread) = (Some(last), Some(thread::spawn(move || carry(&ends, &begin))));
-        }
+            let [one, other] = [one, other].map(|it| open(it.netns(), DEVICE, libc::IFF_TUN));
+            Self::carrying([one?, other?])?
+        };
         for (node, peer) in [(one, other), (other, one)] {
             address(node, peer)?;
         }
-        Ok(Self { end, thread })
+        Ok(tunnel)
+    }
+
+    /// Connects two namespaces by a tap interface of this name in each, as a virtual machine is connected to its host.
+    pub fn cable(ends: [(&Netns, &str); 2]) -> Result<Self> {
+        let [one, other] = ends.map(|(netns, device)| open(netns, device, libc::IFF_TAP));
+        Self::carrying([one?, other?])
+    }
+
+    fn carrying(ends: [File; 2]) -> Result<Self> {
+        let (begin, last) = pipe()?;
+        Ok(Self { end: Some(last), thread: Some(thread::spawn(move || carry(&ends, &begin))) })
     }
 }
 
@@ -138,17 +148,18 @@ fn key(kind: &str, node: &Node) -> Result<String> {
     Ok(key.trim().to_owned())
 }
 
-fn open(netns: &Netns) -> Result<File> {
+/// Creates an interface: `IFF_TUN` or `IFF_TAP`.
+fn open(netns: &Netns, device: &str, kind: libc::c_int) -> Result<File> {
     let open = || -> io::Result<File> {
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).custom_flags(libc::O_NONBLOCK);
         let file = file.open("/dev/net/tun")?;
         // SAFETY: all zeroes is a valid ifreq.
         let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (to, from) in request.ifr_name.iter_mut().zip(DEVICE.bytes()) {
+        for (to, from) in request.ifr_name.iter_mut().zip(device.bytes()) {
             *to = from.cast_signed();
         }
-        let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+        let flags = kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
         request.ifr_ifru.ifru_flags = flags as libc::c_short;
         // SAFETY: the request names an interface and outlives the call.
         let made = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
@@ -159,7 +170,7 @@ fn open(netns: &Netns) -> Result<File> {
         let set = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, UNDONE) };
         if set == 0 { Ok(file) } else { Err(io::Error::last_os_error()) }
     };
-    netns.run_in(open)?.with_context(|| format!("{DEVICE} of {}", netns.name()))
+    netns.run_in(open)?.with_context(|| format!("{device} of {}", netns.name()))
 }
 
 /// Carries packets in both directions until the other end of the pipe is closed.

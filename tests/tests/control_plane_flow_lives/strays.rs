@@ -12,8 +12,16 @@ use lb_tests::traffic::{Ask, Handmade};
 
 use super::Life;
 
-/// Flags of the segments: both forms of FIN and RST, a bare ACK, and none.
-const FLAGS: [u8; 6] = [tcp::FIN, tcp::FIN | tcp::ACK, tcp::RST, tcp::RST | tcp::ACK, tcp::ACK, 0];
+/// Flags of the segments: an answer to a SYN, both forms of FIN and RST, a bare ACK, and none.
+const FLAGS: [u8; 7] = [
+    tcp::SYN | tcp::ACK,
+    tcp::FIN,
+    tcp::FIN | tcp::ACK,
+    tcp::RST,
+    tcp::RST | tcp::ACK,
+    tcp::ACK,
+    0,
+];
 /// How often each segment is sent, so that a later one meets what an earlier one left.
 const TIMES: u32 = 3;
 

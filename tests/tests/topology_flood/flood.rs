@@ -101,6 +101,15 @@ impl Flood {
         }
     }
 
+    /// Datagrams that a backend answers, 30,000 a second: fewer than the source ports towards a backend of another node.
+    pub(super) fn of_answered_datagrams() -> Self {
+        Self {
+            packets: campaign::size(6_000, 10_000),
+            is_spoiled: false,
+            ..Self::of_spoiled_datagrams()
+        }
+    }
+
     /// FINs and ACKs without a connection, 30,000 a second; for 20 seconds in a campaign.
     pub(super) fn of_fins_and_acks() -> Self {
         const KINDS: &[Transport] = &[Transport::Tcp(tcp::FIN), Transport::Tcp(tcp::ACK)];

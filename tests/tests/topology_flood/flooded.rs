@@ -12,10 +12,13 @@ use lb_tests::wait;
 
 use super::crowd::{PORTS, rig_with_few_ports};
 use super::flood::{FIRST_PORT, Flood};
-use super::{NODE_PORT, STREAM, everybody_asks, none_is_lost, pour, protected, rig};
+use super::{
+    CAPACITY, NODE_PORT, STREAM, everybody_asks, none_is_lost, pour, protected, rig, rig_of,
+};
 
 in_both_shapes!(
     flood_of_a_service_costs_its_other_clients_nothing,
+    flood_of_answered_datagrams_costs_other_clients_nothing,
     flood_of_spoiled_datagrams_costs_other_clients_nothing,
 );
 
@@ -96,6 +99,34 @@ fn flood_of_spoiled_datagrams_costs_other_clients_nothing(shape: Shape) -> Resul
     let what = format!("spoiled datagrams to a Service in use, {shape:?} pods");
     campaign::figure(&format!("packets of {what}"), sent, "packets");
     campaign::figure(&format!("answers beside {what}, none lost"), answers, "answers");
+    Ok(())
+}
+
+/// Backends answer the flood, and each of its sources sends again: the flows become protected, and fill the table of
+/// protected flows. New flows of other clients stay transient then.
+fn flood_of_answered_datagrams_costs_other_clients_nothing(shape: Shape) -> Result<()> {
+    let (rig, [web, _]) = rig_of(shape, Some(CAPACITY), &["FLOWS"])?;
+    let loads = everybody_asks(&rig, &web)?;
+    wait::pass(STREAM);
+    let (flood, mut sent) = (Flood::of_answered_datagrams(), 0);
+    for is_again in [false, true] {
+        if is_again {
+            wait::pass(STREAM);
+        }
+        sent += pour(&rig, flood, |family| {
+            let outside = vec![rig.node(0)?.addresses().socket(family, NODE_PORT)];
+            Ok((outside, web.frontend(family)))
+        })?;
+    }
+    let later = everybody_asks(&rig, &web)?;
+    wait::pass(STREAM);
+    let (answers, _slowest) = none_is_lost(&rig, loads)?;
+    let (more, _slowest) = none_is_lost(&rig, later)?;
+    let unprotected = rig.agent(0)?.metric(&["lb_events_total", "\"flow_unprotected\""])?;
+    ensure!(unprotected > 0.0, "{sent} datagrams have not filled the table of protected flows");
+    let what = format!("answered datagrams to a Service in use, {shape:?} pods");
+    campaign::figure(&format!("packets of {what}"), sent, "packets");
+    campaign::figure(&format!("answers beside {what}, none lost"), answers + more, "answers");
     Ok(())
 }
 
