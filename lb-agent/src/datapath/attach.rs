@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tracing::{info, warn};
 
-use super::detach::let_go;
+use super::detach::detach_and_unpin;
 use super::error::{Error, LinkFailure};
 use super::names::{SOCKET_HOOKS, XDP};
 use super::role::{Direction, Role};
@@ -28,7 +28,7 @@ impl Datapath {
         let links = self.dir.join("links");
         for direction in Direction::BOTH {
             let path = pins::of_device(&links, index, direction);
-            self.take_over(&path)?;
+            self.adopt_link(&path)?;
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let mode = LinkMode::at_device(role, direction, hands_over);
             let name = role.program(direction);
@@ -47,7 +47,7 @@ impl Datapath {
             let link = links::attach_device(&links, program, index, direction, mode)
                 .map_err(|error| error.named(name))?;
             if is_halfway {
-                let_go(&pins::aside(&path))?;
+                detach_and_unpin(&pins::aside(&path))?;
             }
             drop(self.held.insert(path, link));
         }
@@ -83,7 +83,7 @@ impl Datapath {
     pub fn accelerate(&mut self, index: u32) -> Result<(), String> {
         let links = self.dir.join("links");
         let path = pins::of_xdp(&links, index);
-        self.take_over(&path).map_err(|error| crate::chain(&error))?;
+        self.adopt_link(&path).map_err(|error| crate::chain(&error))?;
         // The kernel refuses a second XDP link while any descriptor keeps the first one alive (`dev_xdp_attach`,
         // net/core/dev.c).
         drop(self.held.remove(&path));
@@ -130,7 +130,7 @@ impl Datapath {
         self.accelerated.remove(&index);
         let links = self.dir.join("links");
         let path = pins::of_xdp(&links, index);
-        self.take_over(&path)?;
+        self.adopt_link(&path)?;
         drop(self.held.remove(&path));
         xdp::detach(&links, index)
     }
@@ -172,7 +172,7 @@ impl Datapath {
         // Programs for answers are attached first, as at interfaces: no client is translated whose answer would not be.
         for name in SOCKET_HOOKS.into_iter().rev() {
             let path = links.join(name);
-            self.take_over(&path)?;
+            self.adopt_link(&path)?;
             let mode = LinkMode::at_hook(name, self.hands_over());
             let program = self.programs.get(name)?.fd();
             match links::attach_cgroup(&links, program, name, &directory, mode) {
@@ -188,9 +188,9 @@ impl Datapath {
         Ok(())
     }
 
-    fn take_over(&self, path: &Path) -> Result<(), Error> {
+    fn adopt_link(&self, path: &Path) -> Result<(), Error> {
         let Some(previous) = &self.previous else { return Ok(()) };
-        let taken = previous.take_over(path);
+        let taken = previous.adopt_link(path);
         taken.map_err(|source| Error::Pin { path: path.to_owned(), source })
     }
 }

@@ -13,7 +13,7 @@ use crate::syscall;
 const PARTS: [&str; 4] = ["links", "programs", "maps", FINGERPRINTS];
 
 /// Detaches a link and removes its pin. Its place is free when this returns.
-pub(super) fn let_go(link: &Path) -> Result<(), Error> {
+pub(super) fn detach_and_unpin(link: &Path) -> Result<(), Error> {
     // A pin of another object, or of a detached link, has nothing to detach; the pin is removed all the same.
     if let Ok(link) = syscall::open_pin(link) {
         drop(syscall::detach_link(link.as_fd()));
@@ -25,18 +25,21 @@ pub(super) fn let_go(link: &Path) -> Result<(), Error> {
 /// first one.
 ///
 /// Links that let flows begin are removed first, so that answers under way are translated for longer.
-pub(super) fn let_go_of(links: &Path, is: impl Fn(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
+pub(super) fn detach_where(
+    links: &Path,
+    is: impl Fn(&Path) -> bool,
+) -> Result<Vec<PathBuf>, Error> {
     let mut paths = list(links)?;
     paths.retain(|path| path.is_file() && is(path));
     let name = |path: &Path| path.file_name().unwrap_or_default().display().to_string();
     paths.sort_by_key(|path| brings_answers(&name(path)));
-    paths.iter().map(|path| let_go(path)).fold(Ok(()), Result::and)?;
+    paths.iter().map(|path| detach_and_unpin(path)).fold(Ok(()), Result::and)?;
     Ok(paths)
 }
 
 /// Removes everything of one layout; no packet is on its way through its programs when this returns.
 pub(super) fn remove_layout(layout: &Path, removed: &mut Vec<PathBuf>) -> Result<(), Error> {
-    let links = let_go_of(&layout.join("links"), |_| true)?;
+    let links = detach_where(&layout.join("links"), |_| true)?;
     if !links.is_empty() {
         syscall::wait_for_programs();
     }
@@ -63,7 +66,7 @@ mod tests {
         for name in ["7-egress", "7-ingress", "connect4", "recvmsg4", "recvmsg4-old"] {
             fs::write(directory.path().join(name), "").unwrap();
         }
-        let gone = let_go_of(directory.path(), |path| !path.ends_with("recvmsg4-old")).unwrap();
+        let gone = detach_where(directory.path(), |path| !path.ends_with("recvmsg4-old")).unwrap();
         let names: Vec<_> = gone.iter().filter_map(|path| path.file_name()?.to_str()).collect();
         assert_eq!(names, ["7-ingress", "connect4", "7-egress", "recvmsg4"]);
         assert_eq!(list(directory.path()).unwrap(), [directory.path().join("recvmsg4-old")]);

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use super::detach::let_go;
+use super::detach::detach_and_unpin;
 use super::error::{Error, LinkFailure};
 use super::names::attach_type;
 use super::pins;
@@ -77,7 +77,7 @@ pub(super) fn move_device(
         syscall::wait_for_programs();
         update(link.as_fd(), once.marker.as_fd())?;
         syscall::wait_for_programs();
-        drop(let_go(&pins::aside(&path)));
+        drop(detach_and_unpin(&pins::aside(&path)));
         update(link.as_fd(), program)?;
         Ok(link)
     };
@@ -164,8 +164,8 @@ fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, LinkFailure> {
 pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
     for direction in Direction::BOTH.into_iter().rev() {
         let path = pins::of_device(links, index, direction);
-        let_go(&pins::aside(&path))?;
-        let_go(&path)?;
+        detach_and_unpin(&pins::aside(&path))?;
+        detach_and_unpin(&path)?;
     }
     pins::remove_pin(&pins::of_xdp(links, index))
 }

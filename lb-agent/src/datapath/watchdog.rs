@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use tracing::{debug, warn};
 
-use super::detach::let_go;
+use super::detach::detach_and_unpin;
 use super::error::Error;
 use super::look::{Fault, Look, fault_in, look, problem};
 use super::names::{SOCKET_HOOKS, XDP, attach_type};
@@ -127,7 +127,7 @@ impl Datapath {
         }
         if matches!(fault, Fault::Unpinned | Fault::Detached) {
             drop(self.held.remove(&path));
-            let_go(&path)?;
+            detach_and_unpin(&path)?;
         }
         let link = if fault == Fault::Displaced {
             // An interface refuses the same program twice, so the new link needs another copy.
@@ -195,7 +195,7 @@ impl Datapath {
         // A replaced program keeps the link, which is updated in place: no call passes without a program.
         if fault != Fault::Replaced {
             drop(self.held.remove(&path));
-            let_go(&path)?;
+            detach_and_unpin(&path)?;
         }
         let program = self.programs.get(name)?.fd();
         let link = links::attach_cgroup(&links, program, name, cgroup, LinkMode::Reused)

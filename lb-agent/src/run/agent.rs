@@ -337,7 +337,7 @@ impl Agent {
             self.frontends_are_due = true;
         }
         // The names first, so that a reader of the rows can name them.
-        self.state.name(self.reconciler.take_named());
+        self.state.record_names(self.reconciler.take_named());
         self.open.record(&ops, self.is_programmed, |ip| self.devices.may_be_own(ip));
         self.writer.write(ops, &self.numbers);
         self.open.record_again();

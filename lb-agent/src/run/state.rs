@@ -79,20 +79,20 @@ impl State {
         }
     }
 
-    pub(super) fn accelerates(&mut self, acceleration: BTreeMap<String, String>) {
+    pub(super) fn set_acceleration(&mut self, acceleration: BTreeMap<String, String>) {
         self.acceleration = acceleration;
         self.changed();
     }
 
     /// Sets the faults of objects.
-    pub(super) fn finds(&mut self, mut findings: impl Iterator<Item = impl ToString>) {
+    pub(super) fn set_findings(&mut self, mut findings: impl Iterator<Item = impl ToString>) {
         let named: Vec<String> = findings.by_ref().take(NAMED).map(|it| it.to_string()).collect();
         let count = named.len() + findings.count();
         self.findings = (named, count);
     }
 
     /// Sets the faults of interfaces and attachments.
-    pub(super) fn finds_on_node(&mut self, problems: Vec<String>) {
+    pub(super) fn set_node_problems(&mut self, problems: Vec<String>) {
         self.of_node = problems;
     }
 
@@ -106,7 +106,7 @@ impl State {
     }
 
     /// Writes names of service ports to the journal. Call it before their rows are written.
-    pub(super) fn name(&self, named: Vec<(ServiceId, PortKey)>) {
+    pub(super) fn record_names(&self, named: Vec<(ServiceId, PortKey)>) {
         if named.is_empty() {
             return;
         }

@@ -31,7 +31,7 @@ impl Agent {
 
     fn count(&mut self) {
         Numbers::set(&self.numbers.findings, self.tracker.findings().count());
-        self.state.finds(self.tracker.findings());
+        self.state.set_findings(self.tracker.findings());
         Numbers::set(&self.numbers.refused, self.reconciler.refused().count());
         Numbers::set(&self.numbers.conflicts, self.reconciler.contested());
         let mut usage =
@@ -150,7 +150,7 @@ impl Agent {
         Numbers::set(&self.numbers.node_problems, problems.len());
         // Problems are counted at one place, so that metric, probe and status agree.
         self.health.troubles(problems.len(), self.state.stale_kinds());
-        self.state.finds_on_node(problems);
+        self.state.set_node_problems(problems);
     }
 
     fn node_problem(&mut self) -> Option<String> {
@@ -189,7 +189,7 @@ impl Agent {
 
     pub(super) fn report_ready(&mut self) {
         if let Some(acceleration) = self.devices.take_acceleration() {
-            self.state.accelerates(acceleration);
+            self.state.set_acceleration(acceleration);
         }
         let is_complete = self.tracker.is_synced() && self.devices.is_complete();
         if is_complete && !self.is_upgraded {

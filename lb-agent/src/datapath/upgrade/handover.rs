@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::datapath::detach::{brings_answers, let_go_of};
+use crate::datapath::detach::{brings_answers, detach_where};
 use crate::datapath::error::{Error, LinkFailure};
 use crate::datapath::pins::{aside, is_aside, list};
 use crate::datapath::role::{Direction, Role};
@@ -77,7 +77,7 @@ pub(in crate::datapath) fn is_under_way(links: &Path) -> Result<bool, Error> {
 
 /// Detaches the links that an earlier run left beside ours. Failures do not stop it.
 pub(super) fn forget(links: &Path) -> Result<(), Error> {
-    let_go_of(links, is_aside).map(drop)
+    detach_where(links, is_aside).map(drop)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use super::resize::transient;
 use super::{fingerprint, handover};
-use crate::datapath::detach::{let_go_of, remove_layout};
+use crate::datapath::detach::{detach_where, remove_layout};
 use crate::datapath::error::Error;
 use crate::datapath::names::LAYOUT;
 use crate::datapath::pins::{self, is_aside, layouts, list};
@@ -115,8 +115,8 @@ impl Previous {
         Ok(())
     }
 
-    /// Takes a link over from another layout, unless ours has one of that name.
-    pub(in crate::datapath) fn take_over(&self, path: &Path) -> io::Result<()> {
+    /// Moves the pin of a link from another layout to ours, unless ours has one of that name.
+    pub(in crate::datapath) fn adopt_link(&self, path: &Path) -> io::Result<()> {
         let Some(name) = path.file_name().filter(|_| !path.exists()) else { return Ok(()) };
         for layout in &self.layouts {
             match fs::rename(layout.join("links").join(name), path) {
@@ -131,7 +131,7 @@ impl Previous {
     /// Programs that only answer stay until those entries are copied.
     pub(super) fn end(&self) -> Result<(), Error> {
         self.layouts.iter().try_for_each(|layout| {
-            let_go_of(&layout.join("links"), |path| !is_aside(path)).map(drop)
+            detach_where(&layout.join("links"), |path| !is_aside(path)).map(drop)
         })
     }
 
