@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::future::pending;
-use std::hash::{BuildHasher as _, RandomState};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -21,6 +20,7 @@ use tokio::time::{sleep_until, timeout};
 use tracing::debug;
 
 use crate::plan::ServiceName;
+use crate::random;
 
 /// Number of Events that may be written at once.
 const BURST: u32 = 25;
@@ -149,7 +149,7 @@ async fn send(
         };
         if !create(&client, &event).await {
             // The server takes no other one either.
-            let next = Instant::now() + pause.mul_f64(1.0 + random());
+            let next = Instant::now() + pause + random::below(pause);
             failed.postpone(next);
             failed.add(event, attempts + 1, next);
         }
@@ -167,12 +167,6 @@ async fn create(client: &Client, event: &Event) -> bool {
     // repeated.
     let is_final = |code: u16| (400..500).contains(&code) && code != 429;
     matches!(&error, kube::Error::Api(status) if is_final(status.code))
-}
-
-/// Returns a number from 0 to 1, which keeps the agents of a cluster from trying again all at once.
-fn random() -> f64 {
-    // The keys of a new state are random.
-    f64::from(RandomState::new().hash_one(()) as u32) / f64::from(u32::MAX)
 }
 
 /// The Events that could not be written, with the number of attempts, by the time of the next one.
@@ -376,7 +370,6 @@ mod tests {
         failed.postpone(now + RETRY);
         failed.add(event(), 1, now + RETRY);
         assert!(failed.0.iter().all(|(_, _, at)| *at == now + RETRY));
-        assert!((0.0..=1.0).contains(&random()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! checks this. The `mod` lines below are alphabetical, because rustfmt sorts them.
 //!
 //! - `syscall`: kernel calls that aya and nix lack
+//! - `random`: random numbers and delays
 //! - `netlink`: messages of netlink
 //! - `netfilter`: messages of netfilter, and its connections
 //! - `words`: keys and values of the maps as people write them
@@ -45,6 +46,7 @@ mod netfilter;
 mod netlink;
 pub mod node;
 pub mod plan;
+mod random;
 pub mod reconcile;
 pub mod run;
 pub mod show;

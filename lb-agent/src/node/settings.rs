@@ -1,11 +1,12 @@
 //! The settings that follow from the machine: ports for masquerade, the network namespace, a random number.
 
 use std::fs;
-use std::hash::{BuildHasher as _, RandomState};
 use std::ops::RangeInclusive;
 
 use lb_common::addr::Ip;
 use lb_common::config::USUAL_NODE_PORTS;
+
+use crate::random;
 
 /// Source address of packets from a pod to itself: the IPv4 dummy address (RFC 7600), which is not routed and on no
 /// link.
@@ -29,7 +30,7 @@ pub fn ports_of_translated_sources() -> RangeInclusive<u16> {
 
 /// Returns a random number other than zero.
 pub fn secret() -> u32 {
-    RandomState::new().hash_one(0_u8) as u32 | 1
+    random::number() as u32 | 1
 }
 
 /// Reads `net.ipv4.ip_local_port_range` of our network namespace.

@@ -1,11 +1,11 @@
 //! Restarts for larger maps: at once when a Service found no room; when the objects need most of a map, after a random
 //! time, so that the nodes of a cluster do not all restart in the same second.
 
-use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use lb_common::maps::name;
 
+use crate::random;
 use crate::reconcile::{FullMap, Limits, Usage};
 
 /// Shortest time between restarts for larger maps.
@@ -57,10 +57,7 @@ pub(super) struct Growth {
 
 impl Growth {
     pub(super) fn new() -> Self {
-        // Its keys are random.
-        let random = RandomState::new().hash_one(());
-        let delay = Duration::from_millis(random % SPREAD.as_millis() as u64);
-        Self { counted: None, delay, since: None }
+        Self { counted: None, delay: random::below(SPREAD), since: None }
     }
 
     /// Reports whether to count the objects, which takes a while: at once if a Service was refused, else now and then.
