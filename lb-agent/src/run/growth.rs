@@ -3,8 +3,7 @@
 
 use std::time::Duration;
 
-use lb_common::maps::name;
-
+use super::sizes::by_name;
 use crate::random;
 use crate::reconcile::{FullMap, Limits, Usage};
 
@@ -99,19 +98,16 @@ pub(super) fn is_half_full(usage: &Usage, has: &Limits) -> bool {
 
 /// Returns the maps of which more than this number of quarters is taken.
 fn fuller(quarters: u64, taken: &Limits, has: &Limits) -> Vec<&'static str> {
-    let maps = [
-        (name::SERVICES, taken.services, has.services),
-        (name::BACKENDS, taken.backends, has.backends),
-        (name::MAGLEV, taken.lines, has.lines),
-        (name::SOURCE_RANGES, taken.sources, has.sources),
-    ];
     let is_fuller = |taken: u32, has: u32| u64::from(taken) * 4 > u64::from(has) * quarters;
-    let fuller = maps.into_iter().filter(|(_, taken, has)| is_fuller(*taken, *has));
-    fuller.map(|(name, ..)| name).collect()
+    let maps = by_name(taken).into_iter().zip(by_name(has));
+    let fuller = maps.filter(|((_, taken), (_, has))| is_fuller(*taken, *has));
+    fuller.map(|((name, _), _)| name).collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use lb_common::maps::name;
+
     use super::*;
 
     const HAS: Limits = Limits { services: 100, backends: 100, lines: 100, sources: 100 };

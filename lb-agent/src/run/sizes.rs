@@ -122,7 +122,8 @@ pub(super) fn outgrown(
     by_name(has).into_iter().filter(is_small).map(|(name, _)| name).collect()
 }
 
-const fn by_name(of: &Limits) -> [(&'static str, u32); 4] {
+/// Returns the numbers by the name of their map.
+pub(super) const fn by_name(of: &Limits) -> [(&'static str, u32); 4] {
     [
         (name::SERVICES, of.services),
         (name::BACKENDS, of.backends),
