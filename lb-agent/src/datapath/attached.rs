@@ -12,7 +12,7 @@ use super::check::find_cgroup2;
 use super::names::{SOCKET_HOOKS, attach_type};
 use super::pins;
 use super::role::Direction;
-use crate::syscall::{self, AttachedProgram, LinkInfo};
+use crate::syscall::{self, AttachedProgram};
 
 /// Reports whether both links of an interface are attached to it. A pin outlives the attachment: a link that was
 /// detached, or whose interface is gone, has no interface.
@@ -36,15 +36,11 @@ pub fn attached_hooks(links: &Path) -> usize {
 
 /// Reports whether the link of a socket hook is attached to a cgroup.
 pub fn is_hook_attached(links: &Path, hook: &str) -> bool {
-    info(&links.join(hook)).is_some_and(|link| link.cgroup() != 0)
+    pins::link(&links.join(hook)).is_some_and(|link| link.cgroup() != 0)
 }
 
 fn leads_to(pin: &Path, index: u32) -> bool {
-    info(pin).is_some_and(|link| link.device() == index)
-}
-
-fn info(pin: &Path) -> Option<LinkInfo> {
-    syscall::link_info(syscall::open_pin(pin).ok()?.as_fd()).ok()
+    pins::link(pin).is_some_and(|link| link.device() == index)
 }
 
 /// Returns the programs attached to an interface, in the order in which they run.

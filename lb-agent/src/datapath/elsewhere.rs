@@ -5,7 +5,6 @@ mod hooks;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
 use aya::maps::MapInfo;
@@ -15,10 +14,9 @@ use self::hooks::{HookKind, OccupiedHook};
 use super::error::Error;
 use super::names::{CLASSIFIERS, L3, kernel_name};
 use super::open::serves_here;
-use super::pins::{layouts, list, maps_directory};
+use super::pins::{self, layouts, maps_directory};
 use super::{bpffs, lock};
 use crate::maps::Maps;
-use crate::syscall;
 
 /// Depth below a mount point to which a `--bpf-dir` is searched.
 const DEPTH: usize = 4;
@@ -107,20 +105,12 @@ struct Pinned {
 impl Pinned {
     fn below(dir: &Path) -> Self {
         let mut pinned = Self::default();
-        let all = |directory: PathBuf| list(&directory).unwrap_or_default();
         for layout in layouts(dir).unwrap_or_default() {
-            for pin in all(layout.join("links")) {
-                let info =
-                    syscall::open_pin(&pin).and_then(|link| syscall::link_info(link.as_fd()));
-                let Ok(info) = info else { continue };
-                let _: bool = pinned.links.insert(info.id);
-                let _: bool = pinned.programs.insert(info.program);
+            for link in pins::links(&layout) {
+                let _: bool = pinned.links.insert(link.id);
+                let _: bool = pinned.programs.insert(link.program);
             }
-            // One directory for each object: `programs/<object>/<name>`.
-            for pin in all(layout.join("programs")).into_iter().flat_map(all) {
-                let number = syscall::open_pin(&pin).and_then(|it| syscall::program_id(it.as_fd()));
-                pinned.programs.extend(number);
-            }
+            pinned.programs.extend(pins::programs(&layout).map(|(id, _)| id));
         }
         pinned
     }

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use super::error::{Error, pin};
 use super::names::{LAYOUT, kernel_name};
 use super::role::Direction;
-use crate::syscall;
+use crate::syscall::{self, LinkInfo};
 
 /// Suffix of the pin of an earlier run's link, which remains for a while.
 const ASIDE: &str = "-old";
@@ -99,22 +99,32 @@ pub(super) fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
 /// Returns the ids and names of the programs that are pinned in the directory of a layout, and of those that only a
 /// link keeps.
 pub fn pinned_programs(layout: &Path) -> BTreeMap<u32, String> {
+    let of_links = links(layout).map(|link| (link.program, "lb-agent".to_owned()));
+    let mut names: BTreeMap<u32, String> = of_links.collect();
+    names.extend(programs(layout));
+    names
+}
+
+/// Returns the links that are pinned in the directory of a layout and can be read.
+pub(super) fn links(layout: &Path) -> impl Iterator<Item = LinkInfo> + use<> {
+    list(&layout.join("links")).unwrap_or_default().into_iter().filter_map(|pin| link(&pin))
+}
+
+/// Returns the ids of the programs that are pinned in the directory of a layout, and the names that the kernel shows.
+pub(super) fn programs(layout: &Path) -> impl Iterator<Item = (u32, String)> + use<> {
     let all = |directory: PathBuf| list(&directory).unwrap_or_default();
-    let of_link = |pin: PathBuf| {
-        let link = syscall::open_pin(&pin).ok()?;
-        Some((syscall::link_info(link.as_fd()).ok()?.program, "lb-agent".to_owned()))
-    };
-    let of_pin = |pin: PathBuf| {
+    // One directory for each object: `programs/<object>/<name>`.
+    let pins = all(layout.join("programs")).into_iter().flat_map(all);
+    pins.filter_map(|pin| {
         let program = syscall::open_pin(&pin).ok()?;
         let name = kernel_name(pin.file_name()?.to_str()?).to_owned();
         Some((syscall::program_id(program.as_fd()).ok()?, name))
-    };
-    let mut names: BTreeMap<u32, String> =
-        all(layout.join("links")).into_iter().filter_map(of_link).collect();
-    // One directory for each object: `programs/<object>/<name>`.
-    let pins = all(layout.join("programs")).into_iter().flat_map(all);
-    names.extend(pins.filter_map(of_pin));
-    names
+    })
+}
+
+/// Returns the description of a pinned link; `None` if it cannot be read.
+pub(super) fn link(pin: &Path) -> Option<LinkInfo> {
+    syscall::link_info(syscall::open_pin(pin).ok()?.as_fd()).ok()
 }
 
 /// Removes a pin, if it exists.
