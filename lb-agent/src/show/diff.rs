@@ -14,6 +14,7 @@ use lb_common::service::{Backend, Flags, Frontend, Line, Service, Set, Source};
 use serde::Serialize;
 
 use super::Error;
+use super::list;
 use super::print::{self, Row, Tone};
 use crate::cli::Format;
 use crate::datapath::open;
@@ -150,11 +151,7 @@ impl Image {
 }
 
 fn treatments(actual: &Actual) -> BTreeMap<Frontend, Treatment> {
-    let mut sources: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
-    for (bits, source) in &actual.sources {
-        let text = format!("source {}", words::source_range(*bits, source));
-        sources.entry(source.service).or_default().insert(text);
-    }
+    let sources = list::sources(&actual.sources);
     // Draining entries serve only known flows, so they are not a difference.
     let is_live = |(_, service): &&(Frontend, Service)| !service.flags.has(Flags::DRAINING);
     let treatment = |(frontend, service): &(Frontend, Service)| {
@@ -166,7 +163,8 @@ fn treatments(actual: &Actual) -> BTreeMap<Frontend, Treatment> {
                 rules.extend(members(actual, service.id, set, which));
             }
             if service.flags.has(Flags::SOURCE_RANGES) {
-                rules.extend(sources.get(&service.id).into_iter().flatten().cloned());
+                let ranges = sources.get(&service.id).into_iter().flatten();
+                rules.extend(ranges.map(|range| format!("source {range}")));
             }
         }
         (*frontend, Treatment { service: service.id, rules })

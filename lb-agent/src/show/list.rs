@@ -104,7 +104,7 @@ pub(super) fn backends(maps: &Maps, services: &[(Frontend, Service)]) -> Result<
 }
 
 /// Returns the source ranges of each service port, sorted.
-fn sources(rows: &[(u32, Source)]) -> BTreeMap<ServiceId, Vec<String>> {
+pub(super) fn sources(rows: &[(u32, Source)]) -> BTreeMap<ServiceId, Vec<String>> {
     let mut rows = rows.to_vec();
     rows.sort_unstable_by_key(|(bits, source)| (*source, *bits));
     let mut sources: BTreeMap<ServiceId, Vec<String>> = BTreeMap::new();
