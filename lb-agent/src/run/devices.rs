@@ -151,7 +151,8 @@ impl Devices {
         let setting = self.facts.config.acceleration.value;
         let settings = self.maps.settings();
         let tc_knows = settings.is_ok_and(|settings| settings.has(Settings::ACCELERATED));
-        self.acceleration.apply(setting, &attached.external(view), datapath, tc_knows);
+        let external = attached.external().filter_map(|device| view.links.get(&device.index));
+        self.acceleration.apply(setting, &external.collect::<Vec<_>>(), datapath, tc_knows);
     }
 
     /// Attaches XDP to the interfaces that waited for the settings.

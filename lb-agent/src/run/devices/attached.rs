@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use crate::datapath::Role;
 use crate::maps::Maps;
-use crate::node::{Assignment, Link, NetnsView};
+use crate::node::Assignment;
 
 /// The interfaces with programs, and the flags that their entries have besides those of the [`Assignment`]; by
 /// interface index.
@@ -59,11 +59,9 @@ impl Attached {
         self.devices.values().filter(|it| it.role == role).count()
     }
 
-    /// Returns the links of the external interfaces, those without a link-layer header included.
-    pub(super) fn external<'a>(&self, view: &'a NetnsView) -> Vec<&'a Link> {
-        let is_external = |role| matches!(role, Role::External | Role::L3);
-        let external = self.devices.values().filter(|device| is_external(device.role));
-        external.filter_map(|device| view.links.get(&device.index)).collect()
+    /// Returns the external interfaces, those without a link-layer header included.
+    pub(super) fn external(&self) -> impl Iterator<Item = &Assignment> {
+        self.devices.values().filter(|device| matches!(device.role, Role::External | Role::L3))
     }
 
     /// Forgets the written flags of an interface. Call it when its entry is removed, or written without them.

@@ -136,16 +136,14 @@ impl Attachments {
 
     /// Returns the names of the external interfaces with programs.
     pub(super) fn external(&self) -> Vec<String> {
-        let external =
-            self.attached.all().values().filter(|it| matches!(it.role, Role::External | Role::L3));
-        external.map(|device| device.name.clone()).collect()
+        self.attached.external().map(|device| device.name.clone()).collect()
     }
 
     /// Sets the metrics of interfaces with programs.
     pub(super) fn count(&self, numbers: &Numbers) {
         let [pods, external] = &numbers.devices;
         Numbers::set(pods, self.attached.count(Role::Pod) + self.newcomers.count());
-        Numbers::set(external, self.attached.count(Role::External) + self.attached.count(Role::L3));
+        Numbers::set(external, self.attached.external().count());
     }
 
     fn attach(&mut self, device: Assignment, maps: &mut Maps, numbers: &Numbers) {
