@@ -2,16 +2,18 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use ipnet::IpNet;
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::Prefix;
 use lb_common::service::{Flags, Frontend, ServiceId, Source};
 
-/// Formats a prefix: `10.0.0.0/8`, `fd00::/64`.
-pub(crate) fn prefix(prefix: &Prefix) -> String {
+/// Returns a prefix as a network, which is written as `10.0.0.0/8` or `fd00::/64`; `None` if it is unset.
+pub(crate) fn network(prefix: &Prefix) -> Option<IpNet> {
     let ones: u32 = prefix.mask.octets().iter().map(|byte| byte.count_ones()).sum();
     // An IPv4 address is mapped into the last 32 of 128 bits.
     let bits = if prefix.ip.is_v4() { ones.saturating_sub(96) } else { ones };
-    format!("{}/{bits}", IpAddr::from(prefix.ip))
+    let network = IpNet::new(prefix.ip.into(), u8::try_from(bits).ok()?).ok();
+    network.filter(|_| prefix.is_set())
 }
 
 /// Formats a source range: `10.0.0.0/8`. `bits` is the prefix length of its key in `SOURCE_RANGES`, where the 32 bits

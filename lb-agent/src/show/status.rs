@@ -111,9 +111,9 @@ fn mode(settings: &Settings) -> String {
     let pods = if settings.has(Settings::NO_DETECTOR) {
         "not detected".to_owned()
     } else if settings.has(Settings::LOCAL_BY_PREFIX) {
-        let set = settings.node.local.iter().filter(|prefix| prefix.is_set());
-        let prefixes: Vec<String> = set.map(words::prefix).collect();
-        format!("detected by prefix: {}", prefixes.join(" "))
+        let networks = settings.node.local.iter().filter_map(words::network);
+        let networks: Vec<String> = networks.map(|network| network.to_string()).collect();
+        format!("detected by prefix: {}", networks.join(" "))
     } else if settings.has(Settings::LOCAL_BY_DEVICE) {
         "detected by the interfaces of detectLocal".to_owned()
     } else {

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use lb_common::addr::Ip;
 use lb_common::config::{NodeSettings, Prefix, Settings};
 use tracing::warn;
@@ -54,7 +53,7 @@ impl Facts {
         let mut identity = Identity::of(&config, primary);
         if identity.pod_ranges.is_empty() {
             // Without any range, a veth that is a second uplink would become a pod's interface for the time being.
-            identity.pod_ranges = pods.iter().filter_map(network).collect();
+            identity.pod_ranges = pods.iter().filter_map(words::network).collect();
         }
         Ok(Self {
             answer_ports: (high != 0).then_some(low..=high),
@@ -97,13 +96,9 @@ pub(in crate::run) fn address(ip: Ip) -> Option<IpAddr> {
     (ip != Ip::UNSPECIFIED).then(|| IpAddr::from(ip))
 }
 
-/// Returns a prefix from the settings as a network; `None` if it is unset.
-fn network(prefix: &Prefix) -> Option<IpNet> {
-    words::prefix(prefix).parse().ok().filter(|_| prefix.is_set())
-}
-
 #[cfg(test)]
 mod tests {
+    use ipnet::IpNet;
     use lb_common::fake::world::prefix;
 
     use super::*;
