@@ -63,12 +63,9 @@ fn say(text: String) {
 
 /// Returns the exit code of a failure.
 fn code(error: &anyhow::Error) -> u8 {
-    let open = match error.downcast_ref() {
-        Some(show::Error::Open(open)) => Some(open),
-        _ => match error.downcast_ref() {
-            Some(VerbError::Open(open)) => Some(open),
-            _ => None,
-        },
+    let open = match (error.downcast_ref(), error.downcast_ref()) {
+        (Some(show::Error::Open(open)), _) | (_, Some(VerbError::Open(open))) => Some(open),
+        _ => None,
     };
     let is_absent = open.is_some_and(|open| !matches!(open, OpenError::Maps(_)));
     let is_flag = matches!(

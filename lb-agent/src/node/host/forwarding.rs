@@ -1,5 +1,7 @@
-//! Notices that the loopback interface no longer forwards: `net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`,
-//! written at run time, set the same value on every interface.
+//! Interfaces that do not forward: reports external ones, and notices that the loopback interface no longer forwards.
+//!
+//! `net.ipv4.ip_forward` and `net.ipv6.conf.all.forwarding`, written at run time, set the same value on every
+//! interface.
 
 use std::path::Path;
 use std::{fs, io};
