@@ -158,3 +158,21 @@ impl FlowKey {
         leaving.side = Side::EGRESS;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The opposite entry of one flow may be replaced by that of another, which leads elsewhere.
+    #[test]
+    fn opposite_entry_of_another_flow_is_not_that_of_the_key() {
+        let at = |host| Endpoint::new(Ip::v4([192, 0, 2, host]), Port::new(80));
+        let (client, frontend, backend) = (at(1), at(2), at(3));
+        let key = FlowKey::new(Tuple::new(client, frontend), Protocol::TCP, Side::INGRESS);
+        let flow = Flow::new(Tuple::new(client, backend), Kind::FORWARD, 0);
+        let opposite = key.opposite(&flow);
+        let reply = |frontend| Flow::new(Tuple::new(frontend, client), Kind::REPLY, 0);
+        assert!(key.has_opposite(&opposite, &reply(frontend)));
+        assert!(!key.has_opposite(&opposite, &reply(at(4))));
+    }
+}

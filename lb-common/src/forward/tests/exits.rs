@@ -8,8 +8,8 @@ use super::step;
 use crate::addr::{Ip, Protocol};
 use crate::config::{Device, Settings, address};
 use crate::event::{Event, Hook, PassReason, Redirect, Return, Translation, Verdict};
-use crate::fake::{Bytes, Datagram, Fake, Home, Transport, at, ip, run, run_in, world};
-use crate::flow::Kind;
+use crate::fake::{Bytes, Datagram, Fake, Home, Piece, Transport, at, ip, run, run_in, world};
+use crate::flow::{Flow, Kind};
 use crate::forward::{Role, Scratch, egress, ingress};
 use crate::wire::{sctp, tcp};
 
@@ -155,6 +155,14 @@ fn packet_of_the_host_to_be_split_is_as_large_as_its_parts() {
     {
         assert_eq!(of_host(with_options, segment), verdict, "with options, {segment}");
     }
+    // The bytes in which an IPv6 header says that it is of a jumbogram.
+    let without_id = |packet: &mut Datagram| {
+        with_options(packet);
+        packet.piece = Some(Piece { offset: 0, more: false, id: 0 });
+    };
+    for (segment, verdict) in [(largest - 4, fits), (largest - 3, large_one)] {
+        assert_eq!(of_host(without_id, segment), verdict, "without identification, {segment}");
+    }
 }
 
 /// The transport header is part of each: 12 bytes for SCTP, and for TCP as many as it says.
@@ -290,6 +298,32 @@ fn answer_to_a_port_of_a_bridge_goes_to_the_bridge_and_not_to_the_peer() {
         let (seen, _) = run_in(&answers, &tables, &mut scratch);
         assert_eq!((seen, tables.counted(Event::KeptDevice)), (verdict, events), "{flags}");
         assert_eq!(scratch.exit.to_peer, 0, "{flags}");
+    }
+}
+
+/// The comparison needs a lookup, so it is made once a tick.
+#[test]
+fn answers_to_a_process_follow_the_route_to_the_frontend_at_the_next_tick() {
+    const EARLIER: u32 = 7;
+    let tables = node(world::REMOTE4, false);
+    let own = "192.168.0.10:45000";
+    let mut asks = step(Hook::ExternalEgress, Datagram::udp(own, world::CLUSTER4).build());
+    asks.from_host = true;
+    let delivered_at = |change: fn(&mut Flow)| {
+        let mut flows = tables.transient.borrow_mut();
+        let reply = flows.values_mut().find(|flow| flow.kind == Kind::REPLY).expect("a reply");
+        change(reply);
+        reply.client_device
+    };
+    // The second packet writes the tick.
+    let _begun = [(); 2].map(|()| run(&asks, &tables));
+    let device = delivered_at(|_| {});
+    assert_ne!(device, EARLIER);
+    delivered_at(|reply| reply.client_device = EARLIER);
+    for (later, wanted) in [(0, EARLIER), (1 << 30, device)] {
+        tables.clock.set(tables.clock.get() + later);
+        assert_eq!(run(&asks, &tables).0, Verdict::Redirected(Redirect::FromHost));
+        assert_eq!(delivered_at(|_| {}), wanted, "{later}");
     }
 }
 
