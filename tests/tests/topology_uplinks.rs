@@ -31,6 +31,20 @@ fn reach_pods(rig: &Rig, segment: Segment, device: &str) -> Result<()> {
     Ok(())
 }
 
+/// Waits until the backend of one flow of each family sees node A's address of a segment.
+fn seen_from(rig: &Rig, segment: Segment) -> Result<()> {
+    for family in Family::ALL {
+        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
+        let question = Ask::udp(node_port).from_port(40_123).unconnected();
+        let ip = segment.host(11)?.of(family);
+        let is_seen = |answer: &Result<Answer, Failure>| {
+            answer.as_ref().is_ok_and(|answer| answer.client.ip() == ip)
+        };
+        until_within(RENEWED, rig.client(), question, is_seen)?;
+    }
+    Ok(())
+}
+
 /// The card that leads to the backend goes down, and the route moves to the other card. Netfilter forgets masqueraded
 /// connections of a card that goes down, so their next packets get another source there as well.
 #[test]
@@ -40,24 +54,10 @@ fn datagrams_go_on_by_another_card_with_its_source() -> Result<()> {
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
     rig.manifests().apply(&web.pods(&[rig.pod(1, 0)?]))?;
     rig.start_agents(&[])?;
-    let question = |family| -> Result<Ask> {
-        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
-        Ok(Ask::udp(node_port).from_port(40_123).unconnected())
-    };
-    for (segment, device) in [(Segment::Second, None), (Segment::First, Some("eth0"))] {
-        if let Some(device) = device {
-            rig.node(0)?.netns().ip("link set dev eth1 down")?;
-            reach_pods(&rig, segment, device)?;
-        }
-        for family in Family::ALL {
-            let ip = segment.host(11)?.of(family);
-            let is_seen = |answer: &Result<Answer, Failure>| {
-                answer.as_ref().is_ok_and(|answer| answer.client.ip() == ip)
-            };
-            until_within(RENEWED, rig.client(), question(family)?, is_seen)?;
-        }
-    }
-    Ok(())
+    seen_from(&rig, Segment::Second)?;
+    rig.node(0)?.netns().ip("link set dev eth1 down")?;
+    reach_pods(&rig, Segment::First, "eth0")?;
+    seen_from(&rig, Segment::First)
 }
 
 /// The cable is pulled, so the interface stays up, and the route moves as a routing daemon would move it.
@@ -68,20 +68,7 @@ fn flows_leave_a_card_that_has_lost_its_carrier() -> Result<()> {
     let web = Service::new("web", 10)?.port(80, TARGET).node_port(NODE_PORT);
     rig.manifests().apply(&web.pods(&[rig.pod(1, 0)?]))?;
     rig.start_agents(&[])?;
-    let question = |family| -> Result<Ask> {
-        let node_port = rig.node(0)?.addresses().socket(family, NODE_PORT);
-        Ok(Ask::udp(node_port).from_port(40_124).unconnected())
-    };
-    let seen_from = |segment: Segment| {
-        Family::ALL.into_iter().try_for_each(|family| {
-            let ip = segment.host(11)?.of(family);
-            let is_seen = |answer: &Result<Answer, Failure>| {
-                answer.as_ref().is_ok_and(|answer| answer.client.ip() == ip)
-            };
-            until_within(RENEWED, rig.client(), question(family)?, is_seen).map(drop)
-        })
-    };
-    seen_from(Segment::Second)?;
+    seen_from(&rig, Segment::Second)?;
     rig.topology().fabric().ip("link set dev eth1-node-a down")?;
     wait_until_ok(RENEWED, "the card has no carrier, and is up", || {
         let link = rig.node(0)?.netns().tool("ip", &["link", "show", "dev", "eth1"])?;
@@ -89,7 +76,7 @@ fn flows_leave_a_card_that_has_lost_its_carrier() -> Result<()> {
         Ok(())
     })?;
     reach_pods(&rig, Segment::First, "eth0")?;
-    seen_from(Segment::First)
+    seen_from(&rig, Segment::First)
 }
 
 /// The route is looked up for each packet. With several next hops it depends on source and port, and the reply comes

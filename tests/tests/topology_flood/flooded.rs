@@ -30,10 +30,7 @@ fn flood_of_a_service_costs_its_other_clients_nothing(shape: Shape) -> Result<()
     wait::pass(STREAM);
     let mut sent = 0;
     for flood in [Flood::of_blind_handshakes(), Flood::of_unacknowledged_handshakes()] {
-        let poured = pour(&rig, flood, |family| {
-            let outside = vec![rig.node(0)?.addresses().socket(family, NODE_PORT)];
-            Ok((outside, web.frontend(family)))
-        })?;
+        let poured = pour_at(&rig, &web, flood)?;
         ensure!(poured > flood.packets, "only {poured} packets of floods were sent");
         sent += poured;
     }
@@ -50,6 +47,21 @@ fn flood_of_a_service_costs_its_other_clients_nothing(shape: Shape) -> Result<()
     campaign::figure(&format!("packets of {what}"), sent, "packets");
     campaign::figure(&format!("answers beside {what}, none lost"), answers, "answers");
     Ok(())
+}
+
+/// Floods a Service at its NodePort from outside and at its ClusterIP from inside. Returns the number of packets.
+fn pour_at(rig: &Rig, web: &Service, flood: Flood) -> Result<u32> {
+    pour(rig, flood, |family| {
+        let outside = vec![rig.node(0)?.addresses().socket(family, NODE_PORT)];
+        Ok((outside, web.frontend(family)))
+    })
+}
+
+/// As [`pour_at`]: each source sends again, after the time from which on an answered flow is protected.
+fn pour_twice(rig: &Rig, web: &Service, flood: Flood) -> Result<u32> {
+    let first = pour_at(rig, web, flood)?;
+    wait::pass(STREAM);
+    Ok(first + pour_at(rig, web, flood)?)
 }
 
 /// Connections of every client that were used once and are silent from then on.
@@ -71,16 +83,8 @@ fn flood_of_spoiled_datagrams_costs_other_clients_nothing(shape: Shape) -> Resul
     let (rig, web) = rig_with_few_ports(shape, None, |rig| Ok(rig.pods()))?;
     let loads = everybody_asks(&rig, &web)?;
     wait::pass(STREAM);
-    let (flood, before, mut sent) = (Flood::of_spoiled_datagrams(), dropped(&rig)?, 0);
-    for is_again in [false, true] {
-        if is_again {
-            wait::pass(STREAM);
-        }
-        sent += pour(&rig, flood, |family| {
-            let outside = vec![rig.node(0)?.addresses().socket(family, NODE_PORT)];
-            Ok((outside, web.frontend(family)))
-        })?;
-    }
+    let (flood, before) = (Flood::of_spoiled_datagrams(), dropped(&rig)?);
+    let sent = pour_twice(&rig, &web, flood)?;
     let (answers, _slowest) = none_is_lost(&rig, loads)?;
     let dropped = dropped(&rig)? - before;
     ensure!(dropped > i64::from(sent / 2), "backends dropped only {dropped} of {sent} datagrams");
@@ -108,16 +112,7 @@ fn flood_of_answered_datagrams_costs_other_clients_nothing(shape: Shape) -> Resu
     let (rig, [web, _]) = rig_of(shape, Some(CAPACITY), &["FLOWS"])?;
     let loads = everybody_asks(&rig, &web)?;
     wait::pass(STREAM);
-    let (flood, mut sent) = (Flood::of_answered_datagrams(), 0);
-    for is_again in [false, true] {
-        if is_again {
-            wait::pass(STREAM);
-        }
-        sent += pour(&rig, flood, |family| {
-            let outside = vec![rig.node(0)?.addresses().socket(family, NODE_PORT)];
-            Ok((outside, web.frontend(family)))
-        })?;
-    }
+    let sent = pour_twice(&rig, &web, Flood::of_answered_datagrams())?;
     let later = everybody_asks(&rig, &web)?;
     wait::pass(STREAM);
     let (answers, _slowest) = none_is_lost(&rig, loads)?;
