@@ -120,8 +120,8 @@ fn machines_behind_a_bridge_reach_near_and_far_backends(shape: Shape) -> Result<
     guests_reach_near_and_far_backends(shape, Wire::Tap)
 }
 
-/// A near backend sees the guest, a far one the node, unless netfilter masquerades both. A bridge with a tap is external:
-/// `br_netfilter` gives its packets to netfilter before the programs see them (docs/limits.md).
+/// A near backend sees the guest, a far one the node, unless netfilter masquerades both. `br_netfilter` gives packets to
+/// netfilter before the programs of a bridge see them, but after those of its ports.
 fn guests_reach_near_and_far_backends(shape: Shape, wire: Wire) -> Result<()> {
     let rig = Rig::build(Topology::builder(shape))?;
     let (guest, _cable) = bridge(&rig, wire)?;
@@ -132,8 +132,7 @@ fn guests_reach_near_and_far_backends(shape: Shape, wire: Wire) -> Result<()> {
         let node_port = node.addresses().socket(family, NODE_PORTS[at]);
         [services[at].frontend(family), node_port].map(|asked| (at, asked))
     };
-    let phases: &[bool] = if wire == Wire::Tap { &[false] } else { &[false, true] };
-    for &is_masqueraded in phases {
+    for is_masqueraded in [false, true] {
         if is_masqueraded {
             drop(node.netns().tool_fed("nft", &["-f", "-"], MASQUERADE)?);
         }

@@ -73,43 +73,65 @@ impl<'a> Leads<'a> {
                     LinkKind::Bridge => self.may_be_used(link) && !self.is_of_pods(link),
                     // A veth that is down may turn out to be a pod's.
                     LinkKind::Veth => self.is_used(link) && !self.is_pod(link),
-                    LinkKind::Over | LinkKind::Bond | LinkKind::Switch | LinkKind::Other => {
-                        self.may_be_used(link) && !self.is_pod(link)
-                    }
+                    LinkKind::Over
+                    | LinkKind::Bond
+                    | LinkKind::Switch
+                    | LinkKind::Tap
+                    | LinkKind::Other => self.may_be_used(link) && !self.is_pod(link),
                     LinkKind::Netkit | LinkKind::Loopback => false,
                 }
         }
     }
 
-    /// Reports whether an interface is the host's end of a pod's veth: its other end is in another namespace.
-    ///
-    /// A veth that is down and has a network of its own does not count: it may just as well be an uplink that waits for
-    /// its carrier.
+    /// Reports whether an interface is the host's end of a pod's veth, or the tap of a virtual machine behind a bridge of
+    /// the node.
     pub(super) fn is_pod(&self, link: &Link) -> bool {
         let pods = &self.node.pods;
         if !pods.is_empty() {
             return pods.iter().any(|pattern| pattern.matches(&link.name));
         }
+        link.kind == LinkKind::Veth && self.is_veth_of_pod(link)
+            || link.kind == LinkKind::Tap && self.is_guest(link)
+    }
+
+    /// Reports whether the other end of a veth is in another namespace.
+    ///
+    /// A veth that is down and has a network of its own does not count: it may just as well be an uplink that waits for
+    /// its carrier.
+    fn is_veth_of_pod(&self, veth: &Link) -> bool {
         // The peer is 0 in the first end of a new pair, which the kernel announces before the second exists, and in an
         // end that is being deleted. The latter stays a pod's while a bridge has it.
-        let peer_is_gone = link.peer.is_some_and(|peer| match peer {
-            0 => link.is_up || link.controller.is_some(),
+        let peer_is_gone = veth.peer.is_some_and(|peer| match peer {
+            0 => veth.is_up || veth.controller.is_some(),
             peer => !self.view.links.contains_key(&peer),
         });
         let leads_out = || {
-            let is_second = self.other_end_leads_out(link) == Some(true);
+            let is_second = self.other_end_leads_out(veth) == Some(true);
             // A port has neither address nor route: its bridge has them.
-            if self.view.bridge_of(link).is_some() {
+            if self.view.bridge_of(veth).is_some() {
                 is_second
             } else {
-                self.surely.contains(&link.index) || is_second && self.is_used(link)
+                self.surely.contains(&veth.index) || is_second && self.is_used(veth)
             }
         };
-        link.kind == LinkKind::Veth
-            && !self.carriers.contains(&link.index)
-            && (link.elsewhere.is_some() || peer_is_gone)
-            && (link.is_up || !self.has_network(link))
+        !self.carriers.contains(&veth.index)
+            && (veth.elsewhere.is_some() || peer_is_gone)
+            && (veth.is_up || !self.has_network(veth))
             && !leads_out()
+    }
+
+    /// Reports whether a tap is a port of a bridge that only pods and virtual machines of this node are connected to.
+    ///
+    /// A bridge that leads to other networks passes packets of all of them.
+    fn is_guest(&self, tap: &Link) -> bool {
+        let is_inside = |port: &Link| {
+            port.kind == LinkKind::Tap || port.kind == LinkKind::Veth && self.is_veth_of_pod(port)
+        };
+        self.view.bridge_of(tap).is_some_and(|bridge| {
+            !self.surely.contains(&bridge.index)
+                && !self.view.routed.gateways.contains(&bridge.index)
+                && self.view.ports(bridge.index).all(is_inside)
+        })
     }
 
     /// Reports whether an interface carries the packets of another one above it.

@@ -30,6 +30,8 @@ pub enum LinkKind {
     /// Open vSwitch: its datapath (`ovs-system`), whose ports have it as their controller, or an internal port with
     /// addresses of the node (`br-int`, `antrea-gw0`).
     Switch,
+    /// A tap, whose other end is a process: a virtual machine or a VPN.
+    Tap,
     /// `lo`.
     Loopback,
     /// Any other kind, for example a physical or dummy interface.

@@ -189,6 +189,33 @@ fn a_bridge_leads_outside_by_ports_that_are_no_pods() {
 }
 
 #[test]
+fn a_tap_is_served_as_a_pod_where_its_bridge_leads_nowhere_else() {
+    let mut view = view();
+    let port = |index, name, kind| Link { controller: Some(20), ..link(index, name, kind) };
+    drop(view.links.insert(20, link(20, "virbr0", LinkKind::Bridge)));
+    drop(view.links.insert(21, port(21, "vnet0", LinkKind::Tap)));
+    view.addresses.push(address(20, "192.168.122.1"));
+    let roles = |view: &NetnsView| ["virbr0", "vnet0"].map(|name| role(view, &node(), name));
+    assert_eq!(roles(&view), [None, Some(Role::Pod)]);
+    assert!(unserved(&view, &node()).is_empty(), "its port has programs");
+    let pod = Link { elsewhere: Some(5), ..port(22, "veth7", LinkKind::Veth) };
+    drop(view.links.insert(22, pod));
+    assert_eq!(roles(&view), [None, Some(Role::Pod)]);
+    view.routed.gateways.insert(20);
+    assert_eq!(roles(&view)[1], None, "other networks are behind the bridge");
+    view.routed.forget(20);
+    view.routed.default.insert(20);
+    assert_eq!(roles(&view), [Some(Role::External), None]);
+    view.routed.forget(20);
+    drop(view.links.remove(&22));
+    drop(view.links.insert(23, port(23, "eth2", LinkKind::Other)));
+    assert_eq!(roles(&view), [Some(Role::External), None], "a card is in the bridge");
+    view.links.get_mut(&21).unwrap().controller = None;
+    view.addresses.push(address(21, "172.30.0.1"));
+    assert_eq!(role(&view, &node(), "vnet0"), Some(Role::External), "routed");
+}
+
+#[test]
 fn routed_interface_without_programs_is_a_problem() {
     let external = Identity { external: vec!["eth0".parse().unwrap()], ..node() };
     let problems = unserved(&view(), &external);

@@ -92,7 +92,7 @@ const fn head(header: &LinkHeader) -> Head {
     }
 }
 
-#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, seven matter")]
+#[expect(clippy::wildcard_enum_match_arm, reason = "fifty kinds of device, eight matter")]
 fn kind_of(kind: &InfoKind) -> LinkKind {
     match kind {
         InfoKind::Veth | InfoKind::Netkit => LinkKind::Veth,
@@ -113,6 +113,8 @@ fn kind_of(kind: &InfoKind) -> LinkKind {
         | InfoKind::GreTun6
         | InfoKind::GreTap
         | InfoKind::GreTap6 => LinkKind::Tunnel,
+        // A tun has the same kind; its packets have no Ethernet header.
+        InfoKind::Tun => LinkKind::Tap,
         // `internal_dev_link_ops` in net/openvswitch/vport-internal_dev.c.
         InfoKind::Other(name) if name == "openvswitch" => LinkKind::Switch,
         _ => LinkKind::Other,
