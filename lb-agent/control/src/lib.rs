@@ -7,6 +7,7 @@
 pub mod api;
 mod check;
 pub mod credentials;
+pub mod family;
 pub mod field;
 pub mod files;
 pub mod kind;

@@ -10,16 +10,18 @@ mod defaults;
 mod families;
 mod keep;
 mod model;
+mod outcome;
 mod ranges;
 mod status;
 mod validate;
 mod warnings;
 
-pub(crate) use decide::bookings;
-pub use decide::{Booking, Decision, Refusal, create, update};
+pub use decide::{create, update};
 pub use model::{
-    AffinityConfig, ClientIp, Family, Ingress, LoadBalancer, Port, Service, Spec, Status, Target,
+    AffinityConfig, ClientIp, Ingress, LoadBalancer, Port, Service, Spec, Status, Target,
 };
+pub(crate) use outcome::bookings;
+pub use outcome::{Booking, Decision, Refusal};
 pub use ranges::{AddressRange, Dice, PortRange, RangeError, Ranges, Taken};
 pub use status::update_status;
 pub use warnings::warnings;

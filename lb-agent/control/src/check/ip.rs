@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::family::Family;
 use crate::field::Cause;
-use crate::service::Family;
 
 /// Parses an address as fields older than upstream's strict rules may hold it: numbers with leading zeros are decimal.
 pub(crate) fn sloppy(text: &str) -> Option<IpAddr> {

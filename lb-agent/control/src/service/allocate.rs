@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::decide::Refusal;
 use super::families::prefers_as_before;
-use super::model::{Family, Service};
+use super::model::Service;
+use super::outcome::Refusal;
 use super::ranges::{AddressRange, Dice, Ranges, Taken};
 use crate::check;
+use crate::family::Family;
 use crate::field::{Cause, list};
 
 /// The ranges and bookings that allocation reads, and the ports that it has given in this request.

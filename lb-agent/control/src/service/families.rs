@@ -1,17 +1,11 @@
 //! The IP families of a Service: from its policy, its addresses, the families it lists, and the ranges of the cluster.
 
-use super::model::{Family, Service};
+use super::model::{PREFER, REQUIRE, SINGLE, Service};
 use super::ranges::Ranges;
 use super::validate::cluster_ips;
 use crate::check;
+use crate::family::Family;
 use crate::field::{Cause, list};
-
-/// A value of `spec.ipFamilyPolicy`: one family.
-pub(crate) const SINGLE: &str = "SingleStack";
-/// A value of `spec.ipFamilyPolicy`: two families if the cluster has them.
-pub(crate) const PREFER: &str = "PreferDualStack";
-/// A value of `spec.ipFamilyPolicy`: two families, or an error.
-pub(crate) const REQUIRE: &str = "RequireDualStack";
 
 /// Fills in policy and families, or returns the causes against them.
 pub(crate) fn fill_in(

@@ -1,51 +1,11 @@
 //! A Service as typed fields. Absent and empty are the same, as in JSON with `omitempty`.
 
 use std::collections::BTreeMap;
-use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::meta::Meta;
-
-/// An IP family; IPv4 sorts first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
-}
-
-impl Family {
-    /// Returns the word of the API: `IPv4` or `IPv6`.
-    pub const fn word(self) -> &'static str {
-        match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        }
-    }
-
-    /// Returns the family of an API word.
-    pub fn of(word: &str) -> Option<Self> {
-        [Self::V4, Self::V6].into_iter().find(|it| it.word() == word)
-    }
-
-    /// Returns the other family.
-    #[must_use]
-    pub const fn other(self) -> Self {
-        match self {
-            Self::V4 => Self::V6,
-            Self::V6 => Self::V4,
-        }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.word())
-    }
-}
 
 /// A `v1/Service` with the fields that its rules read or write.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -88,6 +48,13 @@ pub struct Spec {
     pub internal_traffic_policy: Option<String>,
     pub traffic_distribution: Option<String>,
 }
+
+/// A value of `spec.ipFamilyPolicy`: one family.
+pub(crate) const SINGLE: &str = "SingleStack";
+/// A value of `spec.ipFamilyPolicy`: two families if the cluster has them.
+pub(crate) const PREFER: &str = "PreferDualStack";
+/// A value of `spec.ipFamilyPolicy`: two families, or an error.
+pub(crate) const REQUIRE: &str = "RequireDualStack";
 
 /// `spec.sessionAffinityConfig`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::IpNet;
 
-use super::model::Family;
 use crate::check::successor;
+use crate::family::Family;
 
 /// A range that is not usable.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -1,18 +1,17 @@
 //! Validation of a whole Service: all faults are reported at once.
 
-use super::annotations::{SOURCE_RANGES, TOPOLOGY_HINTS, TOPOLOGY_MODE};
+use super::annotations::{TOPOLOGY_HINTS, TOPOLOGY_MODE};
 use super::model::Service;
 use crate::check;
 use crate::field::Cause;
 
 mod addresses;
 mod change;
+mod load_balancer;
 mod ports;
 
 pub(crate) use addresses::cluster_ips;
 pub(crate) use change::change;
-
-const ONLY_BALANCER: &str = "may only be used when `type` is 'LoadBalancer'";
 
 /// Largest `timeoutSeconds` of `ClientIP` affinity: one day.
 const AFFINITY_MOST: i32 = 86_400;
@@ -31,11 +30,7 @@ pub(crate) fn service(new: &Service, old: Option<&Service>) -> Vec<Cause> {
     causes.extend(known_kind(new));
     causes.extend(ports::node_ports(new));
     causes.extend(ports::twice(new));
-    causes.extend(source_ranges(new, old));
-    if new.spec.allocate_load_balancer_node_ports.is_some() && !new.is_load_balancer() {
-        causes.push(Cause::forbidden("spec.allocateLoadBalancerNodePorts", ONLY_BALANCER));
-    }
-    causes.extend(change::class(new, None));
+    causes.extend(load_balancer::fields(new, old));
     causes.extend(traffic(new));
     causes
 }
@@ -106,35 +101,6 @@ fn affinity(new: &Service) -> Vec<Cause> {
         "None" => Vec::new(),
         other => vec![Cause::not_supported("spec.sessionAffinity", other, &["ClientIP", "None"])],
     }
-}
-
-fn source_ranges(new: &Service, old: Option<&Service>) -> Vec<Cause> {
-    let mut causes = Vec::new();
-    let trimmed = |it: &Service| -> Vec<String> {
-        it.spec.load_balancer_source_ranges.iter().map(|it| it.trim().to_owned()).collect()
-    };
-    let given = trimmed(new);
-    if !given.is_empty() {
-        // Upstream writes the field's name with a capital letter here.
-        let field = "spec.LoadBalancerSourceRanges";
-        if !new.is_load_balancer() {
-            causes.push(Cause::forbidden(field, ONLY_BALANCER));
-        }
-        let stored = old.map(trimmed).unwrap_or_default();
-        let each = given.iter().enumerate();
-        causes.extend(each.flat_map(|(i, it)| check::cidr(&format!("{field}[{i}]"), it, &stored)));
-        return causes;
-    }
-    let Some(text) = new.metadata.annotations.get(SOURCE_RANGES) else { return causes };
-    let field = format!("metadata.annotations[{SOURCE_RANGES}]");
-    if !new.is_load_balancer() {
-        causes.push(Cause::forbidden(field.as_str(), ONLY_BALANCER));
-    }
-    let before = old.and_then(|it| it.metadata.annotations.get(SOURCE_RANGES));
-    if before != Some(text) && !text.trim().is_empty() {
-        causes.extend(text.split(',').flat_map(|it| check::cidr(&field, it.trim(), &[])));
-    }
-    causes
 }
 
 fn traffic(new: &Service) -> Vec<Cause> {

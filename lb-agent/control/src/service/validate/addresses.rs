@@ -1,9 +1,9 @@
 //! Validation of cluster addresses with their families, and of external addresses.
 
 use crate::check;
+use crate::family::Family;
 use crate::field::{Cause, list};
-use crate::service::families::{PREFER, REQUIRE, SINGLE};
-use crate::service::model::{Family, Service};
+use crate::service::model::{PREFER, REQUIRE, SINGLE, Service};
 
 const FIELD: &str = "spec.clusterIPs";
 

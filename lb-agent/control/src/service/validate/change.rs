@@ -1,12 +1,8 @@
 //! Validation of updates: fields that are immutable once they are set.
 
-use serde_json::Value;
-
-use super::ONLY_BALANCER;
-use crate::check;
+use super::load_balancer;
 use crate::field::{Cause, list};
-use crate::service::families::SINGLE;
-use crate::service::model::Service;
+use crate::service::model::{SINGLE, Service};
 
 const ONCE: &str = "may not change once set";
 
@@ -18,7 +14,7 @@ pub(crate) fn change(new: &Service, old: &Service) -> Vec<Cause> {
         causes.extend(cluster_ips(new, old));
         causes.extend(families(new, old));
     }
-    causes.extend(class(new, Some(old)));
+    causes.extend(class(new, old));
     let (before, now) = (old.spec.health_check_node_port, new.spec.health_check_node_port);
     if old.needs_health_check() && new.needs_health_check() && before != now {
         causes.push(Cause::forbidden("spec.healthCheckNodePort", "field is immutable"));
@@ -81,22 +77,14 @@ fn released(new: &Service, before: usize, now: usize, what: &str) -> Option<Caus
     })
 }
 
-/// Checks the load balancer class: valid only for type `LoadBalancer`, and immutable while the type stays.
-pub(super) fn class(new: &Service, old: Option<&Service>) -> Vec<Cause> {
-    let field = "spec.loadBalancerClass";
-    let class = new.spec.load_balancer_class.as_deref();
+/// Checks the load balancer class: it is immutable while the type stays.
+fn class(new: &Service, old: &Service) -> Vec<Cause> {
+    let (before, now) = (&old.spec.load_balancer_class, &new.spec.load_balancer_class);
     let mut causes = Vec::new();
-    let is_kept = |old: &Service| old.spec.load_balancer_class.as_deref() == class;
-    if old.is_some_and(|it| it.is_load_balancer() && new.is_load_balancer() && !is_kept(it)) {
-        causes.push(Cause::invalid(field, class.map_or(Value::Null, Into::into), ONCE));
+    if old.is_load_balancer() && new.is_load_balancer() && before != now {
+        causes.push(Cause::invalid("spec.loadBalancerClass", now.clone(), ONCE));
     }
-    if let Some(name) = class {
-        if new.is_load_balancer() {
-            let faults = check::label_key(name).into_iter();
-            causes.extend(faults.map(|it| Cause::invalid(field, name, &it)));
-        } else {
-            causes.push(Cause::forbidden(field, ONLY_BALANCER));
-        }
-    }
+    // As upstream: the validation of the whole object reports an invalid class too, so an update has that cause twice.
+    causes.extend(load_balancer::class(new));
     causes
 }
