@@ -1,8 +1,6 @@
 //! The API as clients see it: paths, bodies and answers. It reads the sender, the operation and the form of a request;
 //! the rules that decide about objects are in `service` and `rules`.
 
-use std::sync::Arc;
-
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -10,9 +8,6 @@ use http_body_util::{BodyExt as _, Limited};
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::http::request::Parts;
-
-use crate::service::Ranges;
-use crate::store::Store;
 
 mod access;
 mod answer;
@@ -25,12 +20,14 @@ mod discovery;
 mod failure;
 mod form;
 mod list;
+mod metadata;
 mod openapi;
 mod patch;
 mod query;
 mod review;
 mod rules;
 mod select;
+mod server;
 mod strategic;
 mod table;
 mod target;
@@ -38,9 +35,9 @@ mod update;
 mod watch;
 mod write;
 
-pub use access::Identity;
 pub use bootstrap::bootstrap;
 pub use failure::Failure;
+pub use server::Server;
 
 use answer::Answer;
 use target::{Target, Verb};
@@ -48,22 +45,10 @@ use target::{Target, Verb};
 /// Largest body of a request, in bytes.
 const BODY: usize = 3 << 20;
 
-/// The state that all requests share.
-#[derive(Clone, Debug)]
-pub struct Server {
-    /// The stored objects and their changes.
-    pub store: Store,
-    /// Where addresses and ports come from.
-    pub ranges: Ranges,
-    /// Port of the API, which the Service `kubernetes` leads to.
-    pub port: u16,
-    /// Names the owner of a bearer token.
-    pub tokens: Arc<crate::credentials::Tokens>,
-}
-
 /// Returns the API as a service for requests, either of a listener or of a client in this process.
 ///
-/// The client is the [`Identity`] among the extensions of a request, else the owner of its bearer token.
+/// The client is the [`Identity`](crate::identity::Identity) among the extensions of a request, else the owner of its
+/// bearer token.
 pub fn router(server: Server) -> Router {
     Router::new().fallback(handle).with_state(server)
 }

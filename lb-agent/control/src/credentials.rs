@@ -3,7 +3,7 @@
 use ring::hmac;
 use ring::rand::{SecureRandom as _, SystemRandom};
 
-use crate::api::Identity;
+use crate::identity::Identity;
 
 /// Length of the secret, in bytes.
 pub const SECRET: usize = 32;

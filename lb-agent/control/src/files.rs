@@ -13,8 +13,8 @@ use rcgen::{
 };
 use serde_json::json;
 
-use crate::api::Identity;
 use crate::credentials::{SECRET, Tokens};
+use crate::identity::Identity;
 
 /// An error about the directory.
 #[derive(Debug, thiserror::Error)]

@@ -8,8 +8,8 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lb_control::api::Identity;
 use lb_control::files::Files;
+use lb_control::identity::Identity;
 use lb_control::serve::{Options, Running};
 use lb_control::service::{PortRange, Ranges};
 use tempfile::TempDir;

@@ -6,9 +6,11 @@ use std::convert::Infallible;
 
 use serde_json::{Value, json};
 
-use super::Server;
-use super::create::{Made, Wish, make};
+use super::create::make;
 use super::failure::Failure;
+use super::metadata::set;
+use super::server::Server;
+use super::write::{Made, Wish};
 use crate::kind::Kind;
 use crate::service::Ranges;
 use crate::store::{self, Key, Transaction};
@@ -122,7 +124,7 @@ fn make_one(
     mut value: Value,
 ) -> Result<(), Failure> {
     let kind = Kind::kept(&key.resource).ok_or_else(Failure::no_path)?;
-    super::create::set(&mut value, "name", key.name.into());
+    set(&mut value, "name", key.name.into());
     let ranges = ranges.clone();
     let wish =
         Wish { kind, namespace: key.namespace, is_dry: false, is_status: false, ranges, port: 0 };

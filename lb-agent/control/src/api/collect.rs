@@ -7,14 +7,15 @@ use hyper::http::request::Parts;
 use serde_json::Value;
 
 use super::answer::Answer;
-use super::create::Wish;
 use super::delete::{Options, end};
 use super::failure::Failure;
 use super::form::Form;
 use super::query::Query;
 use super::select::Selector;
+use super::server::Server;
 use super::target::Target;
-use super::{Server, bootstrap, table};
+use super::write::Wish;
+use super::{bootstrap, table};
 use crate::store::Object;
 
 /// Answers with the list of deleted objects.

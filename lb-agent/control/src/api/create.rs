@@ -4,49 +4,18 @@ use std::sync::Arc;
 
 use hyper::body::Bytes;
 use hyper::http::request::Parts;
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::answer::Answer;
 use super::failure::Failure;
+use super::metadata::{name_of, set, text, uid};
+use super::server::Server;
 use super::target::Target;
-use super::write::Write;
-use super::{Server, body, list, rules};
+use super::write::{Made, Wish, Write};
+use super::{body, list, rules};
 use crate::kind::Kind;
 use crate::schema;
-use crate::service::Ranges;
 use crate::store::{Key, Object, Transaction};
-
-/// The options of a write, apart from the object.
-#[derive(Clone, Debug)]
-pub(crate) struct Wish {
-    pub(crate) kind: &'static Kind,
-    pub(crate) namespace: String,
-    pub(crate) is_dry: bool,
-    pub(crate) is_status: bool,
-    pub(crate) ranges: Ranges,
-    /// Port of the API, for its own Service.
-    pub(crate) port: u16,
-}
-
-impl Wish {
-    pub(crate) fn new(server: &Server, target: &Target, is_dry: bool) -> Self {
-        let (kind, namespace) = (target.kind, target.namespace().to_owned());
-        let (is_status, ranges, port) = (target.is_status, server.ranges.clone(), server.port);
-        Self { kind, namespace, is_dry, is_status, ranges, port }
-    }
-
-    pub(crate) fn key(&self, name: &str) -> Key {
-        Key::new(self.kind.resource, &self.namespace, name)
-    }
-}
-
-/// The result of a write: the object, the warnings for the client, and whether the object is new.
-#[derive(Debug)]
-pub(crate) struct Made {
-    pub(crate) object: Arc<Object>,
-    pub(crate) warnings: Vec<String>,
-    pub(crate) is_new: bool,
-}
 
 /// Answers with the new object.
 pub(crate) async fn create(
@@ -64,11 +33,6 @@ pub(crate) async fn create(
     let made = made.map_err(|it| it.warned(&sent.warnings))?;
     let warnings = sent.warnings.into_iter().chain(made.warnings).collect();
     Ok(list::one(201, &made.object, &target, form, &query).with_warnings(warnings))
-}
-
-/// Returns a random number from 0 to `most - 1`.
-pub(crate) fn dice(most: u64) -> u64 {
-    fastrand::u64(..most)
 }
 
 /// Creates an object, or fails if the name is in use.
@@ -178,32 +142,6 @@ fn generate(prefix: &str) -> String {
     format!("{prefix}{end}")
 }
 
-/// Returns a random UUID (RFC 4122, version 4).
-pub(crate) fn uid() -> String {
-    let bits = (fastrand::u128(..) & !(0xf << 76) & !(0x3 << 62)) | (0x4 << 76) | (0x2 << 62);
-    let hex = format!("{bits:032x}");
-    let part = |from: usize, to: usize| hex.get(from..to).unwrap_or_default().to_owned();
-    [part(0, 8), part(8, 12), part(12, 16), part(16, 20), part(20, 32)].join("-")
-}
-
-/// Returns a text field of an object's metadata; empty if it is not set.
-pub(crate) fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value.pointer(&format!("/metadata/{field}")).and_then(Value::as_str).unwrap_or_default()
-}
-
-pub(crate) fn name_of(value: &Value) -> &str {
-    text(value, "name")
-}
-
-/// Sets a field of an object's metadata; null removes the field.
-pub(crate) fn set(value: &mut Value, field: &str, to: Value) {
-    let Some(object) = value.as_object_mut() else { return };
-    let metadata = object.entry("metadata").or_insert_with(|| Map::new().into());
-    if let Some(metadata) = metadata.as_object_mut() {
-        drop(if to.is_null() { metadata.remove(field) } else { metadata.insert(field.into(), to) });
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -213,13 +151,5 @@ mod tests {
         let name = generate("web-");
         assert!(name.starts_with("web-") && name.len() == 9, "{name}");
         assert_eq!(generate(&"a".repeat(80)).len(), 63);
-    }
-
-    #[test]
-    fn identities_are_of_version_4() {
-        let uid = uid();
-        assert_eq!(uid.len(), 36);
-        assert_eq!(uid.as_bytes()[14], b'4');
-        assert!(matches!(uid.as_bytes()[19], b'8' | b'9' | b'a' | b'b'), "{uid}");
     }
 }

@@ -7,12 +7,14 @@ use hyper::http::request::Parts;
 use serde_json::{Value, json};
 
 use super::answer::Answer;
-use super::create::{Wish, set, text};
 use super::failure::Failure;
 use super::form::Form;
+use super::metadata::{set, text};
 use super::query::{self, Query};
+use super::server::Server;
 use super::target::Target;
-use super::{Server, body, bootstrap, list, rules};
+use super::write::Wish;
+use super::{body, bootstrap, list, rules};
 use crate::kind::{KINDS, Kind};
 use crate::schema;
 use crate::store::{Key, Object, Transaction};

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use hyper::http::request::Parts;
 use serde_json::Value;
 
-use super::Server;
 use super::answer::Answer;
 use super::failure::Failure;
 use super::form::{Form, Shape};
 use super::query::Query;
 use super::select::Selector;
+use super::server::Server;
 use super::table;
 use super::target::Target;
 use crate::field::Cause;

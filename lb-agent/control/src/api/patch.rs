@@ -6,12 +6,13 @@ use json_patch::PatchOperation;
 use serde_json::Value;
 
 use super::answer::Answer;
-use super::create::{Made, Wish, text};
 use super::failure::Failure;
+use super::metadata::text;
 use super::query::Validation;
+use super::server::Server;
 use super::target::Target;
-use super::write::Write;
-use super::{Server, body, list, rules, strategic, table, update};
+use super::write::{Made, Wish, Write};
+use super::{body, list, rules, strategic, table, update};
 use crate::schema::{self, Parsed};
 use crate::store::Transaction;
 

@@ -3,11 +3,11 @@
 use hyper::http::request::Parts;
 use serde_json::{Value, json};
 
-use super::access::Identity;
 use super::answer::Answer;
 use super::body;
 use super::failure::Failure;
 use super::form::Form;
+use crate::identity::Identity;
 
 pub(crate) fn review(identity: &Identity, parts: &Parts, bytes: &[u8]) -> Result<Answer, Failure> {
     let form = Form::of(parts)?;

@@ -2,8 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::create::{Wish, dice, name_of, set};
 use super::failure::Failure;
+use super::metadata::{name_of, set};
+use super::write::Wish;
 use crate::field::Cause;
 use crate::kind::Kind;
 use crate::meta::{self, Meta, NameRule};
@@ -105,6 +106,11 @@ pub(crate) fn update(
     };
     name_kind(kind, &mut ruled.value);
     Ok(ruled)
+}
+
+/// Returns a random number from 0 to `most - 1`.
+fn dice(most: u64) -> u64 {
+    fastrand::u64(..most)
 }
 
 /// Copies a part of the stored object into the new one: another path writes that part (spec or status).

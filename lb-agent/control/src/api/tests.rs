@@ -1,5 +1,7 @@
 //! The API through its requests and responses, without a socket.
 
+use std::sync::Arc;
+
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -7,8 +9,9 @@ use tower::ServiceExt as _;
 
 use super::*;
 use crate::credentials::Tokens;
-use crate::service::PortRange;
-use crate::store::Retention;
+use crate::identity::Identity;
+use crate::service::{PortRange, Ranges};
+use crate::store::{Retention, Store};
 
 mod first;
 mod namespaces;

@@ -5,11 +5,12 @@ use hyper::http::request::Parts;
 use serde_json::Value;
 
 use super::answer::Answer;
-use super::create::{self, Made, Wish, set, text};
 use super::failure::Failure;
+use super::metadata::{set, text};
+use super::server::Server;
 use super::target::Target;
-use super::write::Write;
-use super::{Server, body, bootstrap, delete, list, rules};
+use super::write::{Made, Wish, Write};
+use super::{body, bootstrap, create, delete, list, rules};
 use crate::kind::Kind;
 use crate::store::{Object, Transaction};
 

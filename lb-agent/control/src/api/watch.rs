@@ -11,13 +11,13 @@ use hyper::http::request::Parts;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::Server;
 use super::answer::Answer;
 use super::failure::Failure;
 use super::form::{Form, Shape};
 use super::list::parse;
 use super::query::Query;
 use super::select::Selector;
+use super::server::Server;
 use super::table;
 use super::target::Target;
 use crate::field::Cause;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::api::create::uid;
+use crate::api::metadata::uid;
 use crate::schema;
 use crate::service::{Booking, Decision, Service};
 use crate::store::{Key, Transaction};
