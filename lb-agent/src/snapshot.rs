@@ -21,11 +21,11 @@ use ipnet::IpNet;
 pub use self::address::{address, prefix};
 pub(crate) use self::finding::quoted;
 pub use self::finding::{Finding, Findings, ObjectName};
-pub use self::names::Interner;
+pub use self::names::{Hints, Interner};
 pub use self::node::{NodeContext, NodeSpec};
 pub use self::object::{HEADLESS_LABEL, PROXY_NAME_LABEL, SERVICE_NAME_LABEL};
 pub use self::service::{ClusterIps, PortSpec, ServiceKind, ServiceSpec};
-pub use self::slice::{EndpointSpec, Hints, SliceName, SlicePort, SliceSpec};
+pub use self::slice::{EndpointSpec, SliceName, SlicePort, SliceSpec};
 pub use self::view::{KindView, Stale, ViewHealth};
 use crate::plan::ServiceName;
 

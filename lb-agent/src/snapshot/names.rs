@@ -4,7 +4,14 @@ use std::collections::HashSet;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::slice::Hints;
+/// The clients for which an endpoint is meant (contract 2.3).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Hints {
+    /// `hints.forZones`.
+    pub zones: Box<[Arc<str>]>,
+    /// `hints.forNodes`.
+    pub nodes: Box<[Arc<str>]>,
+}
 
 /// An interner of texts and hints; each converter has its own.
 #[derive(Debug, Default)]

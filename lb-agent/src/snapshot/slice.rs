@@ -8,7 +8,7 @@ use lb_common::addr::Protocol;
 
 use super::address::{address, link_local, special};
 use super::finding::{Finding, Findings, quoted};
-use super::names::Interner;
+use super::names::{Hints, Interner};
 use super::object::{Endpoint, EndpointHints, EndpointPort, EndpointSlice};
 use super::service::{port_number, protocol};
 use crate::plan::Family;
@@ -65,15 +65,6 @@ pub struct EndpointSpec {
     pub node: Option<Arc<str>>,
     /// `hints`, if there are any.
     pub hints: Option<Arc<Hints>>,
-}
-
-/// The clients for which an endpoint is meant (contract 2.3).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Hints {
-    /// `hints.forZones`.
-    pub zones: Box<[Arc<str>]>,
-    /// `hints.forNodes`.
-    pub nodes: Box<[Arc<str>]>,
 }
 
 impl SliceSpec {
