@@ -11,12 +11,14 @@ use lb_tests::manifest::{Endpoint, Service};
 use lb_tests::matrix::{Detector, Proxy, Setup, SharedApiServer, World, services};
 use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Pod};
-use lb_tests::traffic::{Ask, Attacked, Handmade, spoofed};
+use lb_tests::traffic::{Ask, Handmade, spoofed};
 
 #[path = "control_plane_flow_lives/closes.rs"]
 mod closes;
 #[path = "control_plane_flow_lives/errors.rs"]
 mod errors;
+#[path = "control_plane_flow_lives/forged.rs"]
+mod forged;
 #[path = "control_plane_flow_lives/guest.rs"]
 mod guest;
 #[path = "control_plane_flow_lives/one_port.rs"]
@@ -99,7 +101,7 @@ fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
         ("stray segments", strays::harm_no_later_connection),
         ("closes", closes::lose_no_byte),
         ("errors", errors::reach_only_the_sender),
-        ("forged segments", forged_segments),
+        ("forged segments", forged::move_no_connection),
         ("flood", flood),
     ];
     let server = SharedApiServer::take_over()?;
@@ -115,18 +117,6 @@ fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
         reset.all_go_on(&life).with_context(|| format!("resets, {proxy:?}"))?;
     }
     Ok(())
-}
-
-/// Connections by `ClusterIP` of a pod, and by `NodePort` of a client outside.
-fn forged_segments(life: &Life<'_>) -> Result<()> {
-    let (rig, mut open) = (life.rig(), Vec::new());
-    for (service, port, _) in life.served()? {
-        open.extend(Attacked::open_all(rig, service, port)?);
-    }
-    for connection in &open {
-        connection.forge(rig.pod(0, 1)?)?;
-    }
-    open.iter().try_for_each(Attacked::goes_on)
 }
 
 /// Unanswered SYNs and datagrams from spoofed sources; other clients ask meanwhile, by new flows and by open ones.
