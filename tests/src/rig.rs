@@ -20,7 +20,7 @@ pub use asking::{
     all_dropped, answered_by, answered_outside, ask, askers, different_servers, dropped, exchange,
     longer, matrix, refused, servers, until, until_within,
 };
-pub use masqueraded::{masquerade, masquerade_no_more};
+pub use masqueraded::{ask_masqueraded, masquerade, masquerade_no_more};
 pub use one_port::{from_one_port, unused_port};
 pub use shared::Shared;
 

@@ -27,6 +27,8 @@ mod one_port;
 mod own_ports;
 #[path = "control_plane_flow_lives/privileged.rs"]
 mod privileged;
+#[path = "control_plane_flow_lives/random_ports.rs"]
+mod random_ports;
 #[path = "control_plane_flow_lives/resets.rs"]
 mod resets;
 #[path = "control_plane_flow_lives/strays.rs"]
@@ -92,9 +94,10 @@ fn live(server: &SharedApiServer, world: World) -> Result<Life<'_>> {
 
 #[test]
 fn flows_live_as_long_as_with_kube_proxy() -> Result<()> {
-    let trials: [(&str, Trial); 10] = [
+    let trials: [(&str, Trial); 11] = [
         ("own connections", own_ports::are_free_for_the_node_and_its_pods),
         ("ports that become NodePorts", own_ports::stay_with_open_connections),
+        ("random masquerade", random_ports::cost_no_connection),
         ("one port", one_port::asks_by_every_way),
         ("ports below 1,024", privileged::stay_privileged),
         ("a guest", guest::reaches_near_and_far_backends),

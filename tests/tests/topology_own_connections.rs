@@ -1,8 +1,6 @@
 //! Connections that a node opens, or masquerades for its pods, from ports that are also `NodePorts`: the answers arrive
 //! at a frontend and are not taken for questions to its Service.
 
-use std::thread;
-
 use anyhow::{Context as _, Result, ensure};
 use lb_tests::campaign;
 use lb_tests::in_both_shapes;
@@ -166,27 +164,7 @@ fn masquerade_by_random_ports(rig: &Rig, what: &str) -> Result<()> {
         campaign::size(("30000-32767 random", 200), ("1024-65535 random", 6_000));
     many(rig)?;
     masquerade(rig, rig.client(), ports)?;
-    for (family, protocol) in matrix() {
-        let question = Ask::new(protocol, rig.client().addresses().socket(family, TARGET));
-        // Two pods at the same time, whose connections share the node's address and its ports.
-        let peers = [rig.pod(0, 0)?.peer(), rig.pod(0, 1)?.peer()];
-        let tallies = thread::scope(|scope| {
-            let asked = peers.map(|it| scope.spawn(move || it.ask_many(question, connections / 2)));
-            asked.map(|it| it.join().expect("an asker does not panic"))
-        });
-        let mut answered = 0;
-        for tally in tallies {
-            let tally = tally?;
-            ensure!(tally.failed() == 0, "{question:?}: {tally:?}");
-            answered += tally.answered();
-        }
-        campaign::figure(
-            &format!("masqueraded connections, none lost, {family:?} {protocol:?} {what}"),
-            answered,
-            "connections",
-        );
-    }
-    Ok(())
+    rig::ask_masqueraded(rig, connections, what)
 }
 
 fn masqueraded_pods_talk_to_a_server_outside_from_node_ports(shape: Shape) -> Result<()> {

@@ -60,7 +60,7 @@ impl Service {
         self
     }
 
-    /// Adds a `NodePort` to the last added port, for both transports.
+    /// Adds a `NodePort` to the last added port, for both transports; 0 for one that the API server chooses.
     #[must_use]
     pub fn node_port(mut self, number: u16) -> Self {
         if let Some(port) = self.ports.last().map(|port| port.number) {

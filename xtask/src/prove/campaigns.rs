@@ -104,9 +104,10 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "own",
-        proves: "6,000 connections with random masquerade ports of a CNI, beside 300 NodePorts: none is lost",
+        proves: "6,000 connections with random masquerade ports of a CNI, beside 300 NodePorts: none is lost, with the agent as \
+                 with kube-proxy",
         expected: "3 min",
-        work: &[Work::Tests(&["topology_own_connections"])],
+        work: &[Work::Tests(&["topology_own_connections", "control_plane_flow_lives"])],
     },
     Campaign {
         name: "probes",
