@@ -8,22 +8,13 @@
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Shown};
 use lb_common::tables::Touch;
 
-use crate::kernel::NO_MEMORY;
-use crate::maps::{FLOWS4, FLOWS6, TRANSIENT4, TRANSIENT6, TRANSIT};
-use crate::parts::ASKS_FOR_MAPS;
+use crate::maps::{ASKS_FOR_MAPS, FLOWS4, FLOWS6, TRANSIENT4, TRANSIENT6, TRANSIT, Transit};
 
 pub(crate) const EXISTS: i32 = -17;
+/// `-ENOMEM`: the kernel had no memory for an element. For a full table the error is `-E2BIG`.
+pub(crate) const NO_MEMORY: i32 = -12;
 /// `BPF_NOEXIST`.
 const NO_EXIST: u64 = 1;
-
-/// Keys and entries on their way to a map, in memory of this CPU: the stack has no room for them.
-#[repr(C)]
-pub(crate) struct Transit {
-    key4: FlowKey4,
-    flow4: Flow4,
-    key: FlowKey,
-    flow: Flow,
-}
 
 /// The key of `FLOWS4`, and room for an entry.
 #[inline(always)]

@@ -24,8 +24,6 @@ use crate::maps::{
 const REJECTION: u64 = 1_000_000;
 /// Nanoseconds by which a burst may run ahead (500 rejections).
 const REJECTION_BURST: u64 = 500 * REJECTION;
-/// `-ENOMEM`: the kernel had no memory for an element. For a full table the error is `-E2BIG`.
-pub(crate) const NO_MEMORY: i32 = -12;
 
 /// The kernel as an implementation of [`lb_common::tables::Tables`].
 pub(crate) struct Kernel;
@@ -43,7 +41,7 @@ pub(crate) fn add_one(index: u32) {
 /// Counts a refused flow entry if the kernel had no memory for it; a full table is another error and not counted here.
 #[inline(always)]
 fn count_refusal(error: i32) {
-    if error == NO_MEMORY {
+    if error == flows::NO_MEMORY {
         add_one(event_counter(Event::FlowNoMemory));
     }
 }

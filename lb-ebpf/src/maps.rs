@@ -1,17 +1,16 @@
 //! The maps of the programs: the pinned ones from the list in `lb_common::maps`, and those of this crate alone.
 //!
 //! The latter are declared here because only this crate knows their types or kinds. Hash maps allocate as they fill, so
-//! their memory follows their content.
+//! their memory follows their content. The constant that is set at load is here as well.
 
+use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_F_NO_PREALLOC;
 use aya_ebpf::btf_maps::{
     Array, HashMap, LpmTrie, LruHashMap, PerCpuArray, ProgramArray, SkStorage,
 };
 use aya_ebpf::macros::btf_map;
-use lb_common::flow::{Held, Peer};
+use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Held, Peer};
 use lb_common::forward::{Choice, Scratch, Stage};
-
-use crate::flows::Transit;
 
 const GROWS: usize = BPF_F_NO_PREALLOC as usize;
 
@@ -50,6 +49,15 @@ macro_rules! statics {
 
 lb_common::maps!(statics);
 
+/// Keys and entries on their way to a map, in memory of this CPU: the stack has no room for them.
+#[repr(C)]
+pub(crate) struct Transit {
+    pub(crate) key4: FlowKey4,
+    pub(crate) flow4: Flow4,
+    pub(crate) key: FlowKey,
+    pub(crate) flow: Flow,
+}
+
 /// Keys and entries on their way to the tables of flows.
 #[btf_map]
 pub(crate) static TRANSIT: PerCpuArray<Transit, 1> = PerCpuArray::new();
@@ -83,3 +91,9 @@ pub(crate) static SCRATCH: PerCpuArray<Scratch, 1> = PerCpuArray::new();
 /// Working memory for socket calls, in the storage of their sockets.
 #[btf_map]
 pub(crate) static SOCKET_SCRATCH: SkStorage<Choice> = SkStorage::new();
+
+/// Whether the verifier accepts map keys only on the stack and in maps, not in memory that a function is lent.
+///
+/// Set at load for Linux before 6.2. A constant of the programs, so that on later kernels the code for it is removed.
+#[unsafe(no_mangle)]
+pub(crate) static ASKS_FOR_MAPS: Global<u8> = Global::new(0);

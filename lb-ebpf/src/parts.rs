@@ -3,7 +3,6 @@
 //! They are global in the object, so the verifier walks each once, without knowledge of its arguments except for their
 //! types (kernel 5.13), and not again for every path that leads to it.
 
-use aya_ebpf::Global;
 use aya_ebpf::bindings::{__sk_buff, xdp_md};
 use aya_ebpf::programs::{TcContext, XdpContext};
 use lb_common::forward::{Part, Parts, Scratch, Step, parts};
@@ -11,13 +10,8 @@ use lb_common::l3::L3;
 
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
+use crate::maps::ASKS_FOR_MAPS;
 use crate::skb::Skb;
-
-/// Whether the verifier accepts map keys only on the stack and in maps, not in memory that a function is lent.
-///
-/// Set at load for Linux before 6.2. A constant of the programs, so that on later kernels the code for it is removed.
-#[unsafe(no_mangle)]
-pub(crate) static ASKS_FOR_MAPS: Global<u8> = Global::new(0);
 
 /// The working memory that a part is lent.
 #[inline(always)]

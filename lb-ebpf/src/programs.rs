@@ -76,17 +76,8 @@ const fn hooks_at(at: u8) -> (Role, Hook, Hook) {
         EXTERNAL => Role::External,
         _ => Role::Host,
     };
-    let (ingress, egress) = hooks(role);
+    let (ingress, egress) = report::hooks(role);
     (role, ingress, egress)
-}
-
-/// The hooks of incoming and outgoing packets at an interface.
-pub(crate) const fn hooks(role: Role) -> (Hook, Hook) {
-    match role {
-        Role::Pod => (Hook::PodIngress, Hook::PodEgress),
-        Role::External => (Hook::ExternalIngress, Hook::ExternalEgress),
-        Role::Host => (Hook::HostIngress, Hook::HostEgress),
-    }
 }
 
 /// Packets that come in at tc.

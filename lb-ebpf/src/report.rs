@@ -6,6 +6,7 @@ use aya_log_ebpf::macro_support::{Level, level_enabled};
 use aya_log_ebpf::{debug, trace};
 use lb_common::addr::Ip;
 use lb_common::event::{Hook, Redirect, Return, Verdict, verdict_counter};
+use lb_common::forward::Role;
 
 use crate::fib::FAMILIES;
 use crate::kernel::add_one;
@@ -39,6 +40,15 @@ impl Target {
     #[inline(always)]
     pub(crate) const fn device(device: u32) -> Self {
         Self { device, to_peer: 0, gateway: Ip::UNSPECIFIED }
+    }
+}
+
+/// The hooks of incoming and outgoing packets at an interface.
+pub(crate) const fn hooks(role: Role) -> (Hook, Hook) {
+    match role {
+        Role::Pod => (Hook::PodIngress, Hook::PodEgress),
+        Role::External => (Hook::ExternalIngress, Hook::ExternalEgress),
+        Role::Host => (Hook::HostIngress, Hook::HostEgress),
     }
 }
 

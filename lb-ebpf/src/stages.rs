@@ -16,7 +16,6 @@ use crate::frame::Frame;
 use crate::headers;
 use crate::kernel::{self, Kernel};
 use crate::maps::{L3_PATHS, PATHS, XDP_PATHS};
-use crate::programs::hooks;
 use crate::report::{self, Direction, Target};
 use crate::skb::Skb;
 
@@ -192,7 +191,7 @@ fn tc(context: &TcContext, stage: Stage) -> i32 {
         }
     }
     let verdict = enter_next(&PATHS, context, done);
-    let (ingress, egress) = hooks(role);
+    let (ingress, egress) = report::hooks(role);
     if comes_in {
         report::tc(ingress, Direction::Ingress, target, verdict)
     } else {
