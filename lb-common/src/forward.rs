@@ -6,6 +6,29 @@
 //!
 //! [`fast`] comes first and decides about most plain packets; [`whole`] handles every packet, in
 //! stages ([`Stage`]) that run one part after the other ([`parts`]).
+//!
+//! The list has the modules from the bottom up. A module uses only those before it, which `cargo test -p xtask
+//! module_order` checks. Unit tests may use all.
+//!
+//! - `step`: the types that all steps share
+//! - `stage`: the names of the stages of the whole path
+//! - `choose`: the service of a packet or a socket, and its backend
+//! - `classify`: the class of a packet by its tuple
+//! - `scratch`: the working memory of a packet, in groups
+//! - `fragments`: datagrams in fragments
+//! - `inherited`: connections that netfilter still translates
+//! - `own`: connections that this node began
+//! - `life`: whether a flow is alive, and the marks in its entries
+//! - `exit`: the way out of a packet, and its new bytes
+//! - `begin`: the entries of new flows, and their source ports
+//! - `rare`: packets outside the common case
+//! - `seek`: the flow of a packet, or the decision without one
+//! - `fast`: the fast path
+//! - `parts`: the parts of the whole path
+//! - `ingress`: the stages of packets that come in
+//! - `egress`: the stages of packets that go out
+//! - `whole`: the whole path
+//! - `socket`: the socket hooks
 
 mod begin;
 mod choose;
@@ -13,8 +36,11 @@ mod classify;
 mod egress;
 mod exit;
 pub mod fast;
+mod fragments;
 mod ingress;
+mod inherited;
 mod life;
+mod own;
 pub mod parts;
 mod rare;
 mod scratch;
@@ -29,14 +55,13 @@ pub mod whole;
 use crate::event::Verdict;
 use crate::tables::Tables;
 
-pub use begin::ports::{Reservation, Search};
-pub use begin::{Begin, Pair};
 pub use choose::{Asker, Choice, is_local_only};
-pub use exit::{Exit, ExitTo};
 pub use parts::{Part, Parts};
-pub use rare::quoted::Quoted;
+pub use scratch::begin::{Begin, Pair, Reservation, Search};
+pub use scratch::exit::{Exit, ExitTo};
+pub use scratch::found::Found;
+pub use scratch::quoted::Quoted;
 pub use scratch::{Next, Scratch};
-pub use seek::found::Found;
 pub use stage::Stage;
 use step::ready;
 pub use step::{Refusal, Role, Step};

@@ -158,7 +158,8 @@ fn parts_in_the_lists_of_architecture_are_in_order() {
         let file = root().join("lb-common/src/forward").join(file);
         fs::read_to_string(file).unwrap()
     };
-    let (parts, paths) = (code("parts.rs"), ["ingress.rs", "egress.rs"].map(code));
+    // The last of two files with as many of the parts counts: the stages of host packets repeat some of `ingress`.
+    let (parts, paths) = (code("parts.rs"), ["egress.rs", "ingress.rs"].map(code));
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     for list in text.split("\n### ").filter(|list| list.contains("`Part::")) {
         let names: Vec<&str> = quoted(list).collect();

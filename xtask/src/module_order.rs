@@ -1,22 +1,44 @@
-//! Holds the modules of the data path, the agent and the control plane to the order that each `lib.rs` lists: a module
-//! uses only those before it.
+//! Holds the modules of the data path, of the path of a packet, of the agent and of the control plane to the order that
+//! the head of their file lists: a module uses only those before it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
 use crate::documents::below;
 use crate::workspace::root;
 
+/// The files whose heads list modules, and the beginning of the paths of these modules.
+const HEADS: [(&str, &str); 4] = [
+    ("lb-common/src/lib.rs", "crate::"),
+    ("lb-common/src/forward.rs", "crate::forward::"),
+    ("lb-agent/src/lib.rs", "crate::"),
+    ("lb-agent/control/src/lib.rs", "crate::"),
+];
+
 /// The modules in their order.
-fn listed(library: &str) -> Vec<&str> {
-    let rows = library.lines().filter_map(|line| line.strip_prefix("//! - `"));
+fn listed(head: &str) -> Vec<&str> {
+    let rows = head.lines().filter_map(|line| line.strip_prefix("//! - `"));
     rows.filter_map(|row| row.split('`').next()).collect()
 }
 
-/// The modules that a file declares.
-fn declared(library: &str) -> BTreeSet<&str> {
-    let lines = library.lines().map(|line| line.trim_start_matches("pub "));
-    lines.filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';')).collect()
+/// The modules that a file declares, without its tests.
+fn declared(head: &str) -> BTreeSet<&str> {
+    let lines = head.lines().map(|line| line.trim_start_matches("pub "));
+    let modules = lines.filter_map(|line| line.strip_prefix("mod ")?.strip_suffix(';'));
+    modules.filter(|module| *module != "tests").collect()
+}
+
+/// The names that a file hands on, each with its module.
+fn handed_on(code: &str) -> BTreeMap<&str, &str> {
+    let starts = ["\nuse ", "\npub use "].into_iter();
+    let paths = starts.flat_map(|start| code.split(start).skip(1));
+    paths.filter_map(|rest| rest.split(';').next()).flat_map(imported).collect()
+}
+
+/// The names at the end of the path of an import, each with the module at its beginning.
+fn imported(path: &str) -> impl Iterator<Item = (&str, &str)> {
+    let last = path.rsplit("::").next().unwrap_or_default();
+    names(last).into_iter().map(move |name| (name, word(path)))
 }
 
 /// The part of a file that is no comment and no test. Tests may call what users call.
@@ -32,9 +54,9 @@ fn word(text: &str) -> &str {
     text.trim_start().split(is_end).next().unwrap_or_default()
 }
 
-/// The names that follow `crate::`, one or several in braces.
-fn used(code: &str) -> Vec<&str> {
-    code.split("crate::").skip(1).flat_map(names).collect()
+/// The names that follow a prefix such as `crate::`, one or several in braces.
+fn used<'a>(code: &'a str, prefix: &str) -> Vec<&'a str> {
+    code.split(prefix).skip(1).flat_map(names).collect()
 }
 
 fn names(rest: &str) -> Vec<&str> {
@@ -56,27 +78,42 @@ fn names(rest: &str) -> Vec<&str> {
 fn names_are_found_alone_and_in_braces() {
     let code =
         "use crate::maps;\nuse crate::{run::{self, Error}, show};\nlet it = crate::chain(&it);";
-    assert_eq!(used(code), ["maps", "run", "show", "chain"]);
+    assert_eq!(used(code, "crate::"), ["maps", "run", "show", "chain"]);
     let tested =
         "use crate::maps;\n// crate::run\n#[cfg(test)]\nmod tests {\n    use crate::show;\n}";
-    assert_eq!(used(&production(tested)), ["maps"]);
+    assert_eq!(used(&production(tested), "crate::"), ["maps"]);
+    let within =
+        "use crate::forward::exit::{self, rewrite};\nuse crate::forward::{Scratch, begin};";
+    assert_eq!(used(within, "crate::forward::"), ["exit", "Scratch", "begin"]);
+}
+
+#[test]
+fn names_that_are_handed_on_belong_to_their_module() {
+    let head = "mod step;\nuse step::ready;\npub use scratch::exit::{Exit, ExitTo};\nuse a::b::C;";
+    let expected = [("C", "a"), ("Exit", "scratch"), ("ExitTo", "scratch"), ("ready", "step")];
+    assert_eq!(handed_on(head), BTreeMap::from(expected));
 }
 
 #[test]
 fn modules_use_only_those_listed_before_them() {
-    for sources in ["lb-common/src", "lb-agent/src", "lb-agent/control/src"] {
-        check(sources);
+    for (head, prefix) in HEADS {
+        check(head, prefix);
     }
 }
 
-/// Checks the modules of a library.
-fn check(sources: &str) {
-    let directory = root().join(sources);
-    let library = fs::read_to_string(directory.join("lib.rs")).unwrap();
-    let order = listed(&library);
+/// Checks the modules that the head of a file lists.
+fn check(head: &str, prefix: &str) {
+    let text = fs::read_to_string(root().join(head)).unwrap();
+    let order = listed(&text);
     let all: BTreeSet<&str> = order.iter().copied().collect();
-    assert_eq!(all, declared(&library), "{sources}: listed at the head of lib.rs, and declared");
-    let place = |module: &str| order.iter().position(|listed| *listed == module);
+    assert_eq!(all, declared(&text), "{head}: listed at its head, and declared");
+    let code = production(&text);
+    let handed_on = handed_on(&code);
+    let place = |name: &str| {
+        let module = handed_on.get(name).copied().unwrap_or(name);
+        order.iter().position(|listed| *listed == module)
+    };
+    let directory = root().join(head.trim_end_matches(".rs").trim_end_matches("/lib"));
     let mut upward = Vec::new();
     for file in below(&directory, &["rs"]) {
         let path = file.strip_prefix(&directory).unwrap().display().to_string();
@@ -84,8 +121,9 @@ fn check(sources: &str) {
         // `main.rs` and its modules use the library as a whole.
         let Some(own) = place(word(&path)).filter(|_| !is_test) else { continue };
         let code = production(&fs::read_to_string(&file).unwrap());
-        let above = used(&code).into_iter().filter(|used| place(used).is_some_and(|it| it > own));
+        let uses = used(&code, prefix).into_iter();
+        let above = uses.filter(|used| place(used).is_some_and(|it| it > own));
         upward.extend(above.map(|used| format!("{path} uses {used}")));
     }
-    assert!(upward.is_empty(), "against the order in {sources}/lib.rs:\n{}", upward.join("\n"));
+    assert!(upward.is_empty(), "against the order in {head}:\n{}", upward.join("\n"));
 }

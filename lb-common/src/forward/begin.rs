@@ -1,49 +1,21 @@
 //! Writes the entries of new flows, and removes those of the flows that they replace.
 
 pub(super) mod first;
+pub(super) mod mend;
 pub(super) mod ports;
 
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{DropReason, Verdict};
-use crate::flow::{Entry, Flow, FlowKey, Kind, Shown, Side, Tuple};
-use crate::forward::begin::ports::Reservation;
+use crate::flow::{Entry, Flow, FlowKey, Kind, Side, Tuple};
 use crate::forward::exit::rewrite;
-use crate::forward::life::flows;
-use crate::forward::rare::fragments;
-use crate::forward::{Choice, Found, Refusal, Scratch, Step, choose, ready};
+use crate::forward::life::shown::{acknowledged, shown};
+use crate::forward::{
+    Begin, Choice, Found, Pair, Refusal, Reservation, Scratch, Step, choose, fragments, ready,
+};
 use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Tables};
 use crate::wire::View;
-
-/// The properties of a new flow that [`Choice`] does not hold. Written by the part that decides about the first packet
-/// (`first`, `direct`, `host`), read by `begin` and `ports`.
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "independent facts about one packet")]
-pub struct Begin {
-    /// The time of the first packet, in nanoseconds of `CLOCK_MONOTONIC`.
-    pub now: u64,
-    /// Index of the interface that the client is behind.
-    pub device: u32,
-    /// TCP flags of the first packet, as [`Flow::shown`] keeps them.
-    pub shown: Shown,
-    /// [`Flow::expected`] of its first packet.
-    pub expected: u32,
-    /// The key has an entry of an earlier flow, which lies in [`Found::flow`]. Written by the search.
-    pub renews: bool,
-    /// The source becomes an address of this node where the packet leaves the node.
-    pub masquerade: bool,
-    /// The client may be a pod of this node ([`Flow::OF_POD`]).
-    pub is_of_pod: bool,
-    /// The port of the first packet cannot change (SCTP in fragments): a flow that needs another port is refused.
-    pub port_stays: bool,
-    /// A client that is its own backend gets its packet back on its interface, from an address that stands for the
-    /// client (hairpin).
-    pub may_turn: bool,
-    /// The address of this node from which a packet of this host continues, with a port of the reserved range;
-    /// unspecified for all other packets.
-    pub source: Ip,
-}
 
 impl Begin {
     /// A flow that begins with a packet as it came, and keeps the packet's source. `renews`: [`Begin::renews`].
@@ -57,8 +29,8 @@ impl Begin {
         Self {
             now: tables.now(),
             device: packet.device(),
-            shown: flows::shown(view),
-            expected: flows::acknowledged(packet, view),
+            shown: shown(view),
+            expected: acknowledged(packet, view),
             renews,
             masquerade: false,
             is_of_pod: false,
@@ -67,25 +39,6 @@ impl Begin {
             source: Ip::UNSPECIFIED,
         }
     }
-}
-
-/// The entries of a flow in the making, or of its masquerade where that gets its source. Written by `begin` and
-/// `ports`; not read any more once the entries are in the tables.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Pair {
-    /// The entry that the client's packets meet. Its key is that of the packet.
-    pub forward: Flow,
-    /// The entry that the replies meet, whose key is reserved (`ports`).
-    pub reply: Entry,
-    /// The entry that translates the source where the packet leaves. Its address is unspecified until that is chosen.
-    pub pending_masquerade: Entry,
-    /// The entry that occupies the key of the reply and belongs to another flow.
-    pub occupant: Flow,
-    /// The entry of the other direction of the occupant's flow.
-    pub occupant_opposite: Entry,
-    /// Whether this packet made the reply entry, or another packet of the same flow.
-    pub reservation: Reservation,
 }
 
 /// Removes the forward entry of an earlier connection if the new one passes untranslated: its later packets would
@@ -243,12 +196,7 @@ fn end_old<T: Flows>(tables: &T, found: &mut Found) {
 /// False where another flow has the tuple by now: then this flow ends, and its next packet begins a new one with
 /// another port.
 #[inline(always)]
-pub(super) fn make_reply<T: Flows>(
-    tables: &T,
-    found: &Found,
-    pair: &mut Pair,
-    device: u32,
-) -> bool {
+fn make_reply<T: Flows>(tables: &T, found: &Found, pair: &mut Pair, device: u32) -> bool {
     write_reply(&found.key, &found.flow, device, &mut pair.reply);
     let stands =
         matches!(ports::add_reply(tables, pair), Ok(Reservation::Made | Reservation::Found));

@@ -7,59 +7,12 @@ pub(super) mod rewrite;
 
 use crate::config::Settings;
 use crate::event::{DropReason, Redirect, Return, Translation, Verdict};
-use crate::flow::{Kind, Side, Tuple};
-use crate::forward::{Role, Scratch};
+use crate::flow::{Kind, Side};
+use crate::forward::{Exit, ExitTo, Scratch};
 use crate::packet::Packet;
 use crate::route::Route;
 use crate::tables::Tables;
 use crate::wire::View;
-
-/// The destination of a packet when its path ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExitTo {
-    /// It continues as without a translation: to the stack, or out by this interface.
-    #[default]
-    Stack,
-    /// It goes to the next hop of its route, past the stack, as a router would send it.
-    NextHop,
-    /// It leaves by the interface of its route, where the kernel finds the next hop.
-    Device,
-    /// It goes to the stack, as received at the interface of its route.
-    StackAt,
-}
-
-/// The way out of a packet. Written by the files that choose it (`seek`, `bypass`, `redirect`, `host`, `icmp`), read
-/// by [`leave`] and by the program.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Exit {
-    /// The interface and the link-layer addresses of a packet that does not simply continue. For a packet that is too
-    /// big, the MTU of its route (`reject`).
-    pub route: Route,
-    /// Not 0: the packet goes to the other end of that interface, a veth whose peer is in a pod.
-    pub to_peer: u32,
-    pub to: ExitTo,
-    /// Whether the packet may have another exit than the stack ([`has_choice`]): then the path chooses it.
-    pub has_choice: bool,
-    /// The hop limit with which the packet came, if the path looks for a next hop.
-    pub hops: u8,
-    /// The tuple of a reply to the packet, by which the route to its source is looked up (`bypass`).
-    pub tuple_back: Tuple,
-    /// The route to the source of the packet, as found by `tuple_back`.
-    pub route_back: Route,
-    /// The addresses that an ICMP message gets (`icmp`). Any other packet gets those of the entry that it follows.
-    pub icmp: Tuple,
-}
-
-impl Exit {
-    /// Sends the packet to the stack by the ingress of `lo` (ADR 0027), whose address is zeros.
-    #[inline(always)]
-    pub(super) const fn by_loopback(&mut self) {
-        self.to = ExitTo::StackAt;
-        self.route.device = Role::LOOPBACK;
-        self.route.hardware = [0; 3];
-    }
-}
 
 /// Whether a packet that comes in may have another exit than the stack. The fast path leaves such a packet to the whole
 /// one.

@@ -2,11 +2,11 @@
 
 use crate::event::{PassReason, Translation, Verdict};
 use crate::flow::{Kind, Side};
-use crate::forward::begin::ports;
-use crate::forward::exit::{self, ExitTo};
-use crate::forward::life::{flows, tiers};
-use crate::forward::parts::{Part, Parts, touch};
-use crate::forward::{Next, Scratch, Stage, Step};
+use crate::forward::begin::mend;
+use crate::forward::exit;
+use crate::forward::life::flows;
+use crate::forward::parts::{Part, Parts, touch, tries};
+use crate::forward::{ExitTo, Next, Scratch, Stage, Step};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire::Piece;
@@ -35,7 +35,7 @@ pub(super) fn search<P: Parts<T>, T: Tables>(
         return Ok(stage);
     }
     let Scratch { headers, found, next, .. } = &*scratch;
-    if tiers::must_mend(*next, &found.flow)
+    if mend::must_mend(*next, &found.flow)
         || flows::must_touch(packet, tables, &headers.view, &found.flow)
     {
         return Ok(Stage::Follow);
@@ -61,9 +61,9 @@ pub(super) fn follow<P: Parts<T>, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<Stage> {
-    if tiers::must_mend(scratch.next, &scratch.found.flow) {
+    if mend::must_mend(scratch.next, &scratch.found.flow) {
         packet.part(tables, scratch, Part::Mend)?;
-        // The flow is gone (`tiers::mend`), so the packet is searched again and begins a new one. The ports of a
+        // The flow is gone (`mend::mend`), so the packet is searched again and begins a new one. The ports of a
         // fragment are known by now, and must not be taken from the record again.
         if scratch.next == Next::Again {
             packet.part(tables, scratch, Part::Seek)?;
@@ -91,7 +91,7 @@ pub(super) fn begin<P: Parts<T>, T: Tables>(
         return Ok(Stage::Error);
     }
     packet.part(tables, scratch, Part::Prepare)?;
-    ports::tries(packet, tables, scratch, Part::Reserve)?;
+    tries(packet, tables, scratch, Part::Reserve)?;
     packet.part(tables, scratch, Part::Commit)?;
     if scratch.next == Next::Direct {
         return Ok(Stage::Follow);

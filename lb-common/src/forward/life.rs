@@ -5,13 +5,15 @@
 
 pub(super) mod close;
 pub(super) mod flows;
+pub(super) mod follow;
 pub(super) mod opening;
+pub(super) mod shown;
 pub(super) mod tiers;
 
 use crate::config::Settings;
 use crate::flow::Kind;
 use crate::forward::Found;
-use crate::forward::seek::found::opposite_of;
+use crate::forward::scratch::found::opposite_of;
 use crate::tables::{Clock, Flows};
 
 /// Nanoseconds in a second.

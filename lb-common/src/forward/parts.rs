@@ -3,13 +3,14 @@
 //! In the kernel each part is a function of its own that the verifier walks once, by itself: neither the branches of
 //! the parts nor their stacks add up. A part finds its input in the working memory and leaves its result there.
 
-use crate::event::Verdict;
-use crate::forward::begin::{first, ports};
+use crate::event::{DropReason, Verdict};
+use crate::forward::begin::ports::{self, masquerade};
+use crate::forward::begin::{first, mend};
 use crate::forward::exit::{self, rewrite};
-use crate::forward::life::{flows, tiers};
-use crate::forward::rare::{fragments, host, icmp, reject};
+use crate::forward::life::flows;
+use crate::forward::rare::{host, icmp, reject};
 use crate::forward::seek::{self, shape::Any};
-use crate::forward::{Scratch, Step, begin};
+use crate::forward::{Scratch, Search, Step, begin, fragments};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;
@@ -99,7 +100,7 @@ parts! {
     /// Finds the flow of a packet that comes in, or decides what becomes of the packet without one.
     Seek => seek;
     /// Restores the displaced entries of a transient flow.
-    Mend => tiers::mend;
+    Mend => mend::mend;
     /// Finds the flow of a packet that goes out.
     SeekOut => seek_out;
     /// Ends the path of a refused packet: passes, drops or rejects it.
@@ -107,7 +108,7 @@ parts! {
     /// Chooses the backend of a packet that begins a flow, and the properties of the flow.
     First => first::part;
     /// Gives a masqueraded flow its source.
-    Masquerade => ports::masquerade;
+    Masquerade => masquerade::masquerade;
     /// Marks the entry that a packet follows as seen.
     Touch => flows::touch_part;
     /// Chooses the exit of a packet that may have another one than the stack.
@@ -158,6 +159,28 @@ pub(super) fn touch<P: Parts<T>, T: Tables>(
         packet.part(tables, scratch, Part::Touch)?;
     }
     Ok(())
+}
+
+/// Runs a part that looks for a source port, try by try.
+///
+/// VERIFIER: each try is a call of its own. In a loop within the part the verifier would walk all of them.
+#[inline(always)]
+pub(super) fn tries<P: Parts<T>, T: Tables>(
+    packet: &mut P,
+    tables: &T,
+    scratch: &mut Scratch,
+    part: Part,
+) -> Step<()> {
+    scratch.search = Search::default();
+    // VERIFIER: an inclusive range would triple the instructions that the verifier walks.
+    for _ in 0..Search::CALLS {
+        scratch.search.goes_on = false;
+        let tried = packet.part(tables, scratch, part);
+        if tried.is_ok() || !scratch.search.goes_on {
+            return tried;
+        }
+    }
+    Err(Verdict::Drop(DropReason::PortsExhausted))
 }
 
 #[inline(always)]

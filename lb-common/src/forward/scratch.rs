@@ -5,7 +5,13 @@
 //! interrupts them on their CPU. Socket calls have one for each socket, since packets and other processes may
 //! interrupt a process. At the start of a packet or call the contents are leftovers without meaning.
 //!
-//! Each group of fields is declared in the file that writes it, which says who reads it.
+//! The groups of fields are declared below the steps that use them: in the files of this directory, [`Headers`] in
+//! `wire`, and [`Choice`] in `choose`. Each says who writes and who reads it.
+
+pub(super) mod begin;
+pub(super) mod exit;
+pub(super) mod found;
+pub(super) mod quoted;
 
 use crate::event::Verdict;
 use crate::flow::Fragment;
@@ -26,7 +32,7 @@ pub enum Next {
     Host,
     /// The packet follows the flow, whose source is yet to be chosen.
     Masquerade,
-    /// The flow that was found is gone, as [`crate::forward`], `tiers` has found out: the search starts over.
+    /// The flow that was found is gone, as [`crate::forward`], `mend` has found out: the search starts over.
     Again,
     /// The packet is refused, as [`Scratch::refusal`] says.
     Refuse,
@@ -59,7 +65,7 @@ pub struct Scratch {
     /// The role of the interface. Written when the whole path begins.
     pub role: Role,
     /// The next step. Written by the searches (`seek`, `host`) and by a choice that fails (`first`); read by the
-    /// functions that run the parts in order (`ingress`, `egress`, `host`).
+    /// functions that run the parts in order (`ingress`, `egress`).
     pub next: Next,
     /// Why no backend is chosen. Written where a packet is refused, read by `reject`.
     pub refusal: Refusal,

@@ -4,9 +4,6 @@
 //! ([`Shape`]). The fast path gives up where the text says so, and wherever the result is not [`Next::Follow`].
 
 pub(super) mod accelerated;
-pub(super) mod follow;
-pub(super) mod found;
-pub(super) mod inherited;
 pub(super) mod shape;
 
 use crate::addr::Protocol;
@@ -15,10 +12,10 @@ use crate::event::{PassReason, Verdict};
 use crate::flow::{Entry, Flow, Kind, Side};
 use crate::forward::begin::first;
 use crate::forward::classify::{self, Class};
-use crate::forward::exit::{self, ExitTo, bypass, redirect};
-use crate::forward::life::{self, close, flows};
-use crate::forward::rare::{direct, host, own};
-use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose};
+use crate::forward::exit::{self, bypass, redirect};
+use crate::forward::life::{self, close, flows, follow};
+use crate::forward::rare::{direct, host};
+use crate::forward::{ExitTo, Found, Next, Refusal, Role, Scratch, Step, choose, inherited, own};
 use crate::packet::Packet;
 use crate::service::{Flags, Frontend};
 use crate::tables::{Clock, Tables};

@@ -5,7 +5,6 @@
 use crate::event::{PassReason, Verdict};
 use crate::flow::Side;
 use crate::forward::parts::{Part, Parts};
-use crate::forward::rare::host;
 use crate::forward::{Role, Scratch, Stage, Step, egress as outgoing, ingress as incoming};
 use crate::tables::Tables;
 
@@ -70,8 +69,8 @@ pub fn run<P: Parts<T>, T: Tables>(
         Stage::Egress => outgoing::path(packet, tables, scratch),
         Stage::Follow => incoming::follow(packet, tables, scratch),
         Stage::Begin => incoming::begin(packet, tables, scratch),
-        Stage::Host => host::path(packet, tables, scratch),
-        Stage::HostBegin => host::begin(packet, tables, scratch),
+        Stage::Host => outgoing::host(packet, tables, scratch),
+        Stage::HostBegin => outgoing::begin(packet, tables, scratch),
         Stage::Error => error(packet, tables, scratch),
     }
 }

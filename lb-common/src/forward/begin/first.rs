@@ -4,7 +4,7 @@ use crate::addr::Ip;
 use crate::config::{Device, Settings, address};
 use crate::event::{PassReason, Verdict};
 use crate::flow::FlowKey;
-use crate::forward::seek::follow;
+use crate::forward::life::follow;
 use crate::forward::{Asker, Begin, Choice, Next, Role, Scratch, Step, begin, choose, ready};
 use crate::hash;
 use crate::packet::Packet;

@@ -1,12 +1,11 @@
 //! Source ports of flows: the client's own if it is unique, otherwise a reserved one.
 
 mod crowd;
-mod masquerade;
+pub(in crate::forward) mod masquerade;
 mod over;
 #[cfg(test)]
 mod tests;
 
-pub(in crate::forward) use self::masquerade::masquerade;
 pub(in crate::forward) use self::over::is_over;
 use self::over::{end_idle, end_idle_masquerade, last_seen, stale};
 use crate::addr::{Ip, Port, Protocol};
@@ -14,80 +13,19 @@ use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
 use crate::forward::life::tiers;
-use crate::forward::parts::{Part, Parts};
-use crate::forward::rare::own;
-use crate::forward::seek::inherited;
-use crate::forward::{Choice, Pair, Role, Scratch, Step, ready};
+use crate::forward::{
+    Choice, Pair, Reservation, Role, Scratch, Search, Step, inherited, own, ready,
+};
 use crate::hash;
 use crate::packet::Packet;
 use crate::service::{Backend, Flags, Frontend};
 use crate::tables::{Added, Clock, Filters, Flows, Node, Services, Tables};
 use crate::wire::Headers;
 
-/// The number of ports tried in one round.
-const ROUND: u32 = 16;
 /// The number of failed tries from which a reservation counts as scarce (`Event::PortsScarce`).
-const SCARCE: u32 = ROUND / 2;
-/// The number of tries before a flow is refused: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
-const MOST: u32 = 8 * ROUND;
-/// The number of calls: the tries, and one more for the client's own port.
-const CALLS: u32 = MOST + 1;
+const SCARCE: u32 = Search::ROUND / 2;
 /// The step from one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
 const NEXT: u32 = 0x9e37_79b9;
-
-/// The outcome of a reservation of the key that a new flow needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reservation {
-    /// This packet made the entry, which is removed if the flow fails.
-    #[default]
-    Made,
-    /// Another packet of the same flow made the entry, at once on another CPU or earlier: it stays.
-    Found,
-    /// The key belongs to another flow.
-    Taken,
-}
-
-/// A search for a source port, between two of its tries. Written and read here and in `masquerade`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Search {
-    /// Whether the client's own port was tried, or must not be.
-    pub has_begun: bool,
-    /// Whether the last try found its port taken, and another try may follow.
-    pub goes_on: bool,
-    /// The number of other ports that were tried.
-    pub tried: u32,
-    /// The port, among those tried in this round, of the flow that may give it up and was silent for longest; 0: none.
-    pub oldest: Port,
-    /// Nanoseconds of `CLOCK_MONOTONIC` at which that flow was last seen.
-    pub silent_since: u64,
-    /// The client of a masqueraded datagram flow whose port was tried in the second half of the tries ([`crowd`]);
-    /// unspecified before.
-    pub crowd: Ip,
-    /// Whether that client has another one of the ports tried.
-    pub has_crowd: bool,
-}
-
-/// Runs a part that looks for a source port, try by try.
-///
-/// VERIFIER: each try is a call of its own. In a loop within the part the verifier would walk all of them.
-#[inline(always)]
-pub(in crate::forward) fn tries<P: Parts<T>, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-    part: Part,
-) -> Step<()> {
-    scratch.search = Search::default();
-    // VERIFIER: an inclusive range would triple the instructions that the verifier walks.
-    for _ in 0..CALLS {
-        scratch.search.goes_on = false;
-        let tried = packet.part(tables, scratch, part);
-        if tried.is_ok() || !scratch.search.goes_on {
-            return tried;
-        }
-    }
-    Err(Verdict::Drop(DropReason::PortsExhausted))
-}
 
 /// Takes the reply tuple of the flow in the making. The source port changes where the tuple belongs to another live
 /// flow, or its client may use its port for the backend directly.
@@ -233,10 +171,7 @@ fn take<P: Packet, T: Clock + Flows + Filters>(
 /// Makes sure that the reply is in the table under its key, unless another flow has that key: then its entry becomes
 /// the occupant.
 #[inline(always)]
-pub(in crate::forward) fn add_reply<T: Flows>(
-    tables: &T,
-    pair: &mut Pair,
-) -> Result<Reservation, DropReason> {
+pub(super) fn add_reply<T: Flows>(tables: &T, pair: &mut Pair) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, .. } = pair;
     match tables.add_flow(&reply.key, &reply.flow) {
         Added::Yes => Ok(Reservation::Made),
@@ -279,7 +214,7 @@ fn try_port<P: Packet, T: Tables>(
     is_own: bool,
 ) -> Result<Reservation, DropReason> {
     let tried = search.tried;
-    if tried.is_multiple_of(ROUND) {
+    if tried.is_multiple_of(Search::ROUND) {
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
         crowd::begin_round(search);
     }
@@ -294,7 +229,7 @@ fn try_port<P: Packet, T: Tables>(
     if !(is_own && (is_itself || is_of_frontend(tables, settings, replies))) {
         // The record of an own connection outlives the connection: after one round of such ports, it no longer refuses
         // a flow.
-        let reservation = take(packet, tables, settings, pair, tried < ROUND)?;
+        let reservation = take(packet, tables, settings, pair, tried < Search::ROUND)?;
         if reservation != Reservation::Taken {
             if tried >= SCARCE {
                 tables.count(Event::PortsScarce);
@@ -324,9 +259,10 @@ fn try_port<P: Packet, T: Tables>(
     }
     // A flow that was silent for so long is over: more tries would only cost time.
     let silence = pair.reply.flow.seen.saturating_sub(search.silent_since);
-    let is_last = search.tried.is_multiple_of(ROUND) || silence >= stale(settings, client.protocol);
+    let is_last =
+        search.tried.is_multiple_of(Search::ROUND) || silence >= stale(settings, client.protocol);
     if !is_last || search.oldest == Port::NONE {
-        search.goes_on = search.tried != MOST;
+        search.goes_on = search.tried != Search::MOST;
         return Err(DropReason::PortsExhausted);
     }
     pair.forward.to.source_port = search.oldest;
@@ -334,7 +270,7 @@ fn try_port<P: Packet, T: Tables>(
     let displaced = displace(tables, pair, search)?;
     if displaced == Reservation::Taken {
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
-        search.goes_on = search.tried != MOST;
+        search.goes_on = search.tried != Search::MOST;
         return Err(DropReason::PortsExhausted);
     }
     Ok(displaced)

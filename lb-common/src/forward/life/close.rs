@@ -10,7 +10,8 @@ use crate::tables::{Clock, Flows, Touch};
 use crate::wire::{View, tcp};
 
 use crate::forward::Found;
-use crate::forward::life::{flows, tiers};
+use crate::forward::life::shown::acknowledged;
+use crate::forward::life::tiers;
 
 /// TCP flags after which another packet of the connection must follow.
 const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
@@ -159,7 +160,7 @@ fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> 
     let ahead = u32::from_be(sequence).wrapping_sub(opposite.expected);
     ahead.wrapping_add(behind) <= PROVEN + behind
         || ahead.wrapping_add(FLIGHT) <= 2 * FLIGHT
-            && is_about(flows::acknowledged(packet, view), flow, FLIGHT)
+            && is_about(acknowledged(packet, view), flow, FLIGHT)
 }
 
 /// Whether both ends have continued after the RST that the found entry has recorded, so that the RST was forged. After

@@ -2,32 +2,12 @@
 
 use crate::addr::Protocol;
 use crate::flow::{Flow, Shown};
+use crate::forward::life::shown::{acknowledged, shown};
 use crate::forward::life::{close, opening, tiers};
-use crate::forward::rare::fragments;
-use crate::forward::{Found, Scratch};
+use crate::forward::{Found, Scratch, fragments};
 use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Fragments, Node, Services, Touch};
-use crate::wire::{Piece, View, tcp};
-
-/// Flags that a packet adds to [`Flow::shown`]. A RST is judged separately ([`close::reset`]), a FIN as well
-/// ([`close::is_end`]).
-#[inline(always)]
-pub(in crate::forward) const fn shown(view: &View) -> Shown {
-    if view.protocol.0 != Protocol::TCP.0 {
-        return Shown::of(!view.shows_no_association(), false);
-    }
-    let is_rst = view.tcp_flags & tcp::RST != 0;
-    Shown::of(!view.is_syn() && !is_rst, view.tcp_flags & tcp::FIN != 0)
-}
-
-/// The acknowledgement number of a TCP packet in host byte order; 0 where it has none.
-#[inline(always)]
-pub(in crate::forward) fn acknowledged<P: Packet>(packet: &P, view: &View) -> u32 {
-    if view.tcp_flags & tcp::ACK == 0 {
-        return 0;
-    }
-    view.word(packet, 8).map_or(0, u32::from_be)
-}
+use crate::wire::{Piece, View};
 
 /// Whether a packet has something to mark in its entry.
 ///
@@ -116,7 +96,7 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
 }
 
 /// Whether a packet that neither begins nor ends anything leaves nothing to be marked in its entry, and no other entry
-/// of its flow may have been displaced ([`tiers::mend`]).
+/// of its flow may have been displaced (`begin/mend`).
 #[inline(always)]
 pub(in crate::forward) fn is_up_to_date<P: Packet, T: Clock>(
     packet: &P,
@@ -129,10 +109,4 @@ pub(in crate::forward) fn is_up_to_date<P: Packet, T: Clock>(
         && flow.tick() == tables.tick()
         && is_whole
         && !close::has_progressed(acknowledged(packet, view), flow)
-}
-
-/// Whether the backend of a flow still serves the service for which it was chosen.
-#[inline(always)]
-pub(in crate::forward) fn is_live<T: Services>(tables: &T, flow: &Flow, service: u32) -> bool {
-    flow.service == service && tables.epoch(flow.backend) == flow.epoch
 }

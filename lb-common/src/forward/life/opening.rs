@@ -7,7 +7,8 @@
 
 use crate::flow::Shown;
 use crate::forward::Found;
-use crate::forward::life::{close, flows};
+use crate::forward::life::close;
+use crate::forward::life::shown::acknowledged;
 use crate::packet::Packet;
 use crate::tables::{Flows, Touch};
 use crate::wire::View;
@@ -16,7 +17,7 @@ use crate::wire::View;
 /// begins another connection with the tuple of the flow that was found: then the ends of both entries are cleared.
 ///
 /// That happens where a client lost its connection while it was half-closed, and comes back with the same port: its SYN
-/// changes nothing ([`follow`](crate::forward::seek::follow)), but a backend that accepts it has no other connection.
+/// changes nothing ([`follow`](super::follow)), but a backend that accepts it has no other connection.
 /// In netfilter the SYN-ACK decides as well, where it follows a SYN that was seen (`nf_conntrack_proto_tcp.c`, "client
 /// and server are in sync"); no entry remembers a SYN here.
 #[inline(never)]
@@ -33,7 +34,7 @@ pub(super) fn accept<P: Packet, T: Flows>(
     let (reply, forward) = (&found.flow, &found.opposite.flow);
     let is_half_closed = reply.shown.fin | forward.shown.fin != 0;
     // A SYN-ACK that is sent again acknowledges what it did before.
-    let is_again = close::acknowledges_recent(flows::acknowledged(packet, view), reply);
+    let is_again = close::acknowledges_recent(acknowledged(packet, view), reply);
     let restarts = forward.is_protected() && is_half_closed && !is_again;
     if forward.is_protected() && !restarts {
         return false;

@@ -12,17 +12,12 @@ mod exits;
 
 use crate::addr::Ip;
 use crate::config::{Settings, address};
-use crate::event::{DropReason, PassReason, Translation, Verdict};
+use crate::event::{DropReason, PassReason, Verdict};
 use crate::flow::{FlowKey, Side};
-use crate::forward::begin::{self, ports};
-use crate::forward::exit;
-use crate::forward::life::tiers;
-use crate::forward::parts::{Part, Parts, touch};
-use crate::forward::rare::own;
-use crate::forward::seek::{follow, inherited};
+use crate::forward::life::{self, follow};
 use crate::forward::{
-    Asker, Begin, Choice, Found, Next, Refusal, Role, Scratch, Stage, Step, choose, classify, life,
-    ready,
+    Asker, Begin, Choice, Found, Next, Refusal, Role, Scratch, Step, begin, choose, classify,
+    inherited, own, ready,
 };
 use crate::hash;
 use crate::packet::Packet;
@@ -32,67 +27,6 @@ use crate::wire::Headers;
 
 pub(in crate::forward) use delivery::{delivery, find_delivery};
 pub(in crate::forward) use exits::exit;
-
-/// Handles a packet of a process of this host to a possible frontend, unless it begins a flow.
-#[inline(always)]
-pub(in crate::forward) fn path<P: Parts<T>, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-) -> Step<Stage> {
-    packet.part(tables, scratch, Part::HostSeek)?;
-    if tiers::must_mend(scratch.next, &scratch.found.flow) {
-        packet.part(tables, scratch, Part::Mend)?;
-        if scratch.next == Next::Again {
-            packet.part(tables, scratch, Part::HostSeek)?;
-        }
-    }
-    if scratch.next == Next::First {
-        return Ok(Stage::HostBegin);
-    }
-    if scratch.next != Next::Refuse {
-        packet.part(tables, scratch, Part::HostExit)?;
-    }
-    if scratch.next == Next::Refuse {
-        return Ok(Stage::Error);
-    }
-    touch(packet, tables, scratch)?;
-    leave(packet, tables, scratch, Translation::Forward)
-}
-
-/// Begins a flow of a process of this host.
-#[inline(always)]
-pub(in crate::forward) fn begin<P: Parts<T>, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-) -> Step<Stage> {
-    packet.part(tables, scratch, Part::HostFirst)?;
-    // The exit precedes the entries: the route decides about the source, and the packet may be too big for it.
-    if scratch.next != Next::Refuse {
-        packet.part(tables, scratch, Part::HostExit)?;
-    }
-    if scratch.next == Next::Refuse {
-        return Ok(Stage::Error);
-    }
-    packet.part(tables, scratch, Part::Prepare)?;
-    ports::tries(packet, tables, scratch, Part::ReserveOwn)?;
-    packet.part(tables, scratch, Part::Commit)?;
-    leave(packet, tables, scratch, Translation::NewFlow)
-}
-
-/// Rewrites the packet, which ends its path.
-#[inline(always)]
-fn leave<P: Parts<T>, T: Tables>(
-    packet: &mut P,
-    tables: &T,
-    scratch: &mut Scratch,
-    what: Translation,
-) -> Step<Stage> {
-    packet.part(tables, scratch, Part::Rewrite)?;
-    let Scratch { headers, found, exit, .. } = scratch;
-    Err(exit::leave(packet, &headers.view, found.flow.kind, exit, what))
-}
 
 /// Finds the flow of a packet of this host, or its service.
 #[inline(always)]

@@ -8,19 +8,18 @@ use crate::checksum::Difference;
 use crate::config::Settings;
 use crate::event::{DropReason, PassReason, Return, Translation, Verdict};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
-use crate::forward::exit::{self, ExitTo, next_hop, rewrite};
+use crate::forward::exit::{self, next_hop, rewrite};
+use crate::forward::life::follow;
+use crate::forward::rare::host;
+use crate::forward::rare::quoted::{self, CHECKSUM};
 use crate::forward::rare::reject::HOPS;
-use crate::forward::rare::{host, quoted};
-use crate::forward::seek::follow;
-use crate::forward::{Found, Quoted, Refusal, Role, Scratch, Step, choose, ready};
+use crate::forward::{ExitTo, Found, Quoted, Refusal, Role, Scratch, Step, choose, ready};
 use crate::packet::{Covered, Packet};
 use crate::service::Frontend;
 use crate::tables::Tables;
 use crate::wire::{Headers, Piece, View};
 
 const NOT_OURS: Step<()> = Err(Verdict::Pass(PassReason::NotOurs));
-/// Offset of the checksum in an ICMP header.
-pub(in crate::forward) const CHECKSUM: usize = 2;
 
 /// The kind of an ICMP message.
 enum Message {

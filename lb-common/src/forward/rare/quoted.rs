@@ -5,37 +5,22 @@
 
 use crate::addr::{Ip, Port, Protocol};
 use crate::checksum::Difference;
-use crate::flow::{Flow, FlowKey, Tuple};
+use crate::flow::{Flow, Tuple};
+use crate::forward::Quoted;
 use crate::forward::exit::rewrite::{TCP_CHECKSUM, UDP_CHECKSUM};
-use crate::forward::rare::icmp::CHECKSUM;
 use crate::packet::{Covered, Packet};
-use crate::wire::{self, Headers, IPV4, IPV6, Identification, Piece, View};
+use crate::wire::{self, Headers, IPV4, IPV6, Piece, View};
 
 /// Bytes of the ICMP header in front of the quoted packet.
-pub(in crate::forward) const ICMP: usize = 8;
+pub(super) const ICMP: usize = 8;
+/// Offset of the checksum in an ICMP header.
+pub(super) const CHECKSUM: usize = 2;
 /// Bytes of the two ports of the quoted packet.
 const PORTS: usize = 4;
 /// Offset of the checksum in an IPv4 header; the addresses follow.
 const CHECKSUM_V4: usize = 10;
 /// Offset of the source address in an IPv6 header; the destination follows.
 const ADDRESSES_V6: usize = 8;
-
-/// The packet that an ICMP error quotes. Written by [`read`], the last two fields by [`write`]; read by `icmp`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Quoted {
-    /// The headers of the quoted packet, without its tuple; never plain.
-    pub view: View,
-    /// The identification of the quoted packet, if it is a fragment.
-    pub id: Identification,
-    /// The reverse of the quoted tuple, on the side of the error: the key of the flow's entry that the error's
-    /// direction meets.
-    pub key: FlowKey,
-    /// The tuple as it is quoted.
-    pub before: Tuple,
-    /// The tuple as the sender of the quoted packet knows it.
-    pub after: Tuple,
-}
 
 /// Reads the packet quoted at an offset, into `quoted`. `None` for a quote without ports, such as a later fragment.
 #[inline(always)]

@@ -6,9 +6,9 @@
 //! flow, and its next datagram leaves from another port. A client that has two of some sixty ports probably has a large
 //! part of all. Datagrams of the backend to the old port reach the client of the new flow.
 
-use super::{MOST, ROUND, Search};
 use crate::addr::{Ip, Protocol};
 use crate::flow::{Flow, FlowKey, Kind};
+use crate::forward::Search;
 
 /// Whether a flow belongs to the client that was found to crowd others out, and can give its port up while it is in
 /// use. A TCP connection or an SCTP association would break.
@@ -21,7 +21,7 @@ pub(super) fn is_crowds(search: &Search, reply: &FlowKey, occupant: &Flow) -> bo
 /// ports tried: before, a free port may still be found.
 #[inline(always)]
 pub(super) fn has_another(search: &mut Search, reply: &FlowKey, occupant: &Flow) -> bool {
-    if search.tried <= MOST / 2 || !may_move(reply, occupant) {
+    if search.tried <= Search::MOST / 2 || !may_move(reply, occupant) {
         return false;
     }
     if search.crowd == Ip::UNSPECIFIED {
@@ -30,7 +30,7 @@ pub(super) fn has_another(search: &mut Search, reply: &FlowKey, occupant: &Flow)
     }
     let is_crowds = is_crowds(search, reply, occupant);
     search.has_crowd |= is_crowds;
-    is_crowds && search.tried > MOST - ROUND
+    is_crowds && search.tried > Search::MOST - Search::ROUND
 }
 
 /// Forgets a client at the begin of a round, if the round before has found no second port of it.

@@ -1,12 +1,12 @@
 //! The source of a masqueraded flow: an address of this node, and a port of the reserved range.
 
-use super::{Reservation, Search, try_port};
+use super::try_port;
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Kind, Side};
 use crate::forward::exit::next_hop;
-use crate::forward::{Found, Pair, Scratch, Step, ready};
+use crate::forward::{Found, Pair, Reservation, Scratch, Search, Step, ready};
 use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Node, Tables};
 use crate::wire::Headers;

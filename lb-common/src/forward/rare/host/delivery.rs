@@ -3,8 +3,7 @@
 use crate::config::Device;
 use crate::event::{PassReason, Verdict};
 use crate::flow::Flow;
-use crate::forward::exit::ExitTo;
-use crate::forward::{Exit, Found, Role, Scratch, Step};
+use crate::forward::{Exit, ExitTo, Found, Role, Scratch, Step};
 use crate::packet::Packet;
 use crate::route::RouteResult;
 use crate::tables::{Flows, Tables};

@@ -31,7 +31,7 @@ fn known<T: Clock + Fragments + Node + Services>(tables: &T, fragment: &Fragment
 /// Decides about a fragment that comes in: gives a later one the ports of its datagram, or holds it. An error ends the
 /// path of the packet.
 #[inline(always)]
-pub(in crate::forward) fn assign_ports<P: Packet, T: Clock + Fragments + Node + Services>(
+pub(super) fn assign_ports<P: Packet, T: Clock + Fragments + Node + Services>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,
@@ -206,7 +206,7 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
 /// Gives a later fragment that goes out the ports of its datagram. Without them it passes unchanged: ports are never
 /// guessed. A first one ends the record of an earlier datagram: it may belong to no flow, and then records nothing.
 #[inline(always)]
-pub(in crate::forward) fn recall<T: Clock + Fragments + Node + Services>(
+pub(super) fn recall<T: Clock + Fragments + Node + Services>(
     tables: &T,
     Scratch { headers, .. }: &mut Scratch,
 ) -> Step<()> {
@@ -232,7 +232,7 @@ pub(in crate::forward) fn recall<T: Clock + Fragments + Node + Services>(
 
 /// Stores the ports of a first fragment that is being translated.
 #[inline(always)]
-pub(in crate::forward) fn remember<T: Clock + Fragments + Node + Services>(
+pub(super) fn remember<T: Clock + Fragments + Node + Services>(
     tables: &T,
     headers: &Headers,
     fragment: &mut Fragment,

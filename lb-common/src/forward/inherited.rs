@@ -16,11 +16,7 @@ use crate::wire::Headers;
 /// Ends the path of a packet to a frontend that has no flow and must not begin one. It costs one test of a bit where
 /// the agent neither takes over nor drains.
 #[inline(always)]
-pub(in crate::forward) fn leaves<T: Filters>(
-    tables: &T,
-    settings: &Settings,
-    headers: &Headers,
-) -> Step<()> {
+pub(super) fn leaves<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
     if settings.has(Settings::TAKE_OVER | Settings::DRAIN) {
         judge(tables, settings, headers)
     } else {
@@ -48,11 +44,7 @@ fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step
 /// Whether the tuple of a reply in the making belongs to a connection that netfilter translates: then its flow needs
 /// another port.
 #[inline(always)]
-pub(in crate::forward) fn conflicts<T: Filters>(
-    tables: &T,
-    settings: &Settings,
-    reply: &FlowKey,
-) -> bool {
+pub(super) fn conflicts<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
     settings.has(Settings::TAKE_OVER) && is_taken(tables, reply)
 }
 

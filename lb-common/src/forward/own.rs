@@ -20,7 +20,7 @@ const RENEWED: u32 = 128;
 /// Whether a packet may begin a connection from the source of a masqueraded flow, by the packet alone:
 /// [`has_our_source`] looks for the flow.
 #[inline(always)]
-pub(in crate::forward) fn may_have_our_source(
+pub(super) fn may_have_our_source(
     settings: &Settings,
     tuple: &Tuple,
     view: &View,
@@ -42,7 +42,7 @@ pub(in crate::forward) fn may_have_our_source(
 ///
 /// VERIFIER: a function of its own: the key of the replies fills a part of the stack.
 #[inline(never)]
-pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows + Node>(
+pub(super) fn has_our_source<P: Packet, T: Clock + Filters + Flows + Node>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -78,16 +78,13 @@ pub(in crate::forward) fn has_our_source<P: Packet, T: Clock + Filters + Flows +
 /// Whether an entry is a masquerade of [`has_our_source`]: it belongs to no flow through a service that would restore
 /// its entries.
 #[inline(always)]
-pub(in crate::forward) const fn is_own_masquerade(flow: &Flow) -> bool {
+pub(super) const fn is_own_masquerade(flow: &Flow) -> bool {
     matches!(flow.kind, Kind::MASQUERADE) && flow.service == 0
 }
 
 /// Whether the entry that was found is such a masquerade, and its replies no longer reach it.
 #[inline(always)]
-pub(in crate::forward) fn is_stale<T: Clock + Filters + Flows>(
-    tables: &T,
-    found: &mut Found,
-) -> bool {
+pub(super) fn is_stale<T: Clock + Filters + Flows>(tables: &T, found: &mut Found) -> bool {
     is_own_masquerade(&found.flow) && !found.find_opposite(tables)
 }
 
@@ -99,7 +96,7 @@ pub(in crate::forward) fn is_stale<T: Clock + Filters + Flows>(
 ///
 /// All numbers of the usual range count: the `NodePort` may be created while the connection is open.
 #[inline(always)]
-pub(in crate::forward) fn may_be_own(settings: &Settings, tuple: &Tuple) -> bool {
+pub(super) fn may_be_own(settings: &Settings, tuple: &Tuple) -> bool {
     looks_like_frontend(settings, tuple) && settings.node.may_be_own(&tuple.source)
 }
 
@@ -114,12 +111,7 @@ fn looks_like_frontend(settings: &Settings, tuple: &Tuple) -> bool {
 /// Whether [`record_own`] may have something to record about a packet that leaves an interface and follows no flow, by
 /// the packet alone.
 #[inline(always)]
-pub(in crate::forward) fn may_be_recorded(
-    settings: &Settings,
-    tuple: &Tuple,
-    view: &View,
-    role: Role,
-) -> bool {
+pub(super) fn may_be_recorded(settings: &Settings, tuple: &Tuple, view: &View, role: Role) -> bool {
     (looks_like_frontend(settings, tuple) || may_have_our_source(settings, tuple, view, role))
         && settings.node.may_be_own(&tuple.source)
 }
@@ -127,11 +119,7 @@ pub(in crate::forward) fn may_be_recorded(
 /// Whether [`record_own`] has something to record. From a port for translated sources, only connections to possible
 /// backends matter.
 #[inline(always)]
-pub(in crate::forward) fn is_recorded<T: Filters>(
-    tables: &T,
-    settings: &Settings,
-    tuple: &Tuple,
-) -> bool {
+pub(super) fn is_recorded<T: Filters>(tables: &T, settings: &Settings, tuple: &Tuple) -> bool {
     looks_like_frontend(settings, tuple)
         || tables.may_be_backend(&tuple.destination, tuple.destination_port)
 }
@@ -141,7 +129,7 @@ pub(in crate::forward) fn is_recorded<T: Filters>(
 /// A packet that another program of this data path has translated (on a VLAN's upper interface) has the frontend as its
 /// source. While netfilter translates connections to frontends, its replies look the same.
 #[inline(never)]
-pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
+pub(super) fn record_own<T: Clock + Filters + Flows>(
     tables: &T,
     settings: &Settings,
     headers: &Headers,
@@ -174,7 +162,7 @@ pub(in crate::forward) fn record_own<T: Clock + Filters + Flows>(
 /// Whether the tuple of a reply in the making belongs to a connection that this node began or masquerades: then its
 /// flow needs another port. Without `counts_records`, only sockets count.
 #[inline(always)]
-pub(in crate::forward) fn conflicts<P: Packet, T: Clock + Filters>(
+pub(super) fn conflicts<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,
@@ -220,7 +208,7 @@ fn age<T: Clock + Filters>(tables: &T, settings: &Settings, key: &FlowKey) -> Op
 /// connection that this node began, or goes to an address that became one of a Service while the connection was open.
 /// A SYN or INIT never does.
 #[inline(always)]
-pub(in crate::forward) fn is_untranslated<P: Packet, T: Clock + Filters>(
+pub(super) fn is_untranslated<P: Packet, T: Clock + Filters>(
     packet: &P,
     tables: &T,
     settings: &Settings,

@@ -5,7 +5,6 @@ use crate::config::Settings;
 use crate::event::{DropReason, Event};
 use crate::flow::Flow;
 use crate::forward::choose::SECOND;
-use crate::forward::life::flows::is_live;
 use crate::forward::{Found, Refusal, Role};
 use crate::packet::Packet;
 use crate::service::Service;
@@ -81,6 +80,12 @@ pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
         tables.confirm_flow(&found.key, settings.services.frontends_epoch);
     }
     live
+}
+
+/// Whether the backend of a flow still serves the service for which it was chosen.
+#[inline(always)]
+fn is_live<T: Services>(tables: &T, flow: &Flow, service: u32) -> bool {
+    flow.service == service && tables.epoch(flow.backend) == flow.epoch
 }
 
 /// Whether a SYN belongs to the flow that has its tuple already.
