@@ -88,7 +88,7 @@ pub(super) fn ingress<S: Shape, P: Packet, T: Tables>(
     // The fast path follows entries of the current tick only (`suffices`), and these have not expired.
     let known = is_there && (S::PLAIN || !life::is_expired(tables, settings, found));
     let (flow, view) = (shape.flow(packet, found), shape.view(headers));
-    if known && follow::is_current(tables, settings, flow, view, is_answer) {
+    if known && follow::is_current(tables, settings, flow, view, shape.role(*role), is_answer) {
         if S::PLAIN && !suffices(packet, tables, view, flow, has_choice) {
             return GIVE_UP;
         }
@@ -112,6 +112,9 @@ fn suffices<P: Packet, T: Clock>(
         && flows::is_up_to_date(packet, tables, view, flow)
 }
 
+/// The packet goes to no frontend.
+const NONE: Result<(), Refusal> = Err(Refusal::Pass(PassReason::NotOurs));
+
 /// Decides about an incoming packet that the lookup of its flow did not settle. `known`: its entry was found and is
 /// alive.
 #[inline(always)]
@@ -124,8 +127,6 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     class: Class,
     known: bool,
 ) -> Step<Next> {
-    /// The packet goes to no frontend.
-    const NONE: Result<(), Refusal> = Err(Refusal::Pass(PassReason::NotOurs));
     let Scratch { headers, found, choice, begin, role, .. } = &mut *scratch;
     let (view, tuple) = (shape.view(headers), &headers.key.tuple);
     let (ip, port) = (&tuple.destination, tuple.destination_port);
@@ -182,9 +183,8 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     if !known && own::is_untranslated(packet, tables, settings, headers) {
         return NOT_OURS;
     }
-    if located.is_ok()
-        && known
-        && follow::still_good(tables, settings, view, found, &choice.service)
+    let (role, service) = (shape.role(*role), &choice.service);
+    if located.is_ok() && known && follow::still_good(tables, settings, view, role, found, service)
     {
         return Ok(Next::Follow);
     }

@@ -13,6 +13,8 @@ use crate::wire::{View, tcp};
 
 /// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend was removed.
 const ABANDONED: u64 = 120 * SECOND;
+/// Steps of [`Flow::moment`] in which a backend answers a SYN: 2 s. A client sends its third SYN after 3 s.
+const PATIENCE: u32 = 15;
 
 /// Whether a packet may follow the flow found for it without another lookup of its frontend. `is_answer`: its
 /// destination can only be a translated source.
@@ -26,6 +28,7 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     settings: &Settings,
     flow: &Flow,
     view: &View,
+    role: Role,
     is_answer: bool,
 ) -> bool {
     if flow.is_answer() {
@@ -36,6 +39,14 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     }
     flow.frontends_epoch == settings.services.frontends_epoch
         && tables.epoch(flow.backend) == flow.epoch
+        && !is_anothers(flow, role)
+}
+
+/// Whether a pod of this node began a flow whose packet comes from outside. The pod has forged the source then, or
+/// routes for it no more: the replies would not reach the client that it names.
+#[inline(always)]
+fn is_anothers(flow: &Flow, role: Role) -> bool {
+    role == Role::External && flow.flags & Flow::OF_POD != 0
 }
 
 /// Whether a reply that leaves by an external interface is translated later: at the pod's interface by which the
@@ -56,23 +67,27 @@ pub(in crate::forward) fn is_translated_later<P: Packet>(
 /// Whether a packet may follow the flow found for it, or needs a new choice of backend.
 ///
 /// The choice is new for UDP and SCTP flows whose backend or service was removed. For TCP it is new where a SYN meets a
-/// closed connection, or one that is unanswered and whose backend was removed.
+/// closed connection, or one that is unanswered and whose backend was removed. A flow that a pod began in the name of a
+/// client outside ends with the first packet of that client.
 #[inline(always)]
 pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     tables: &T,
     settings: &Settings,
     view: &View,
+    role: Role,
     found: &mut Found,
     service: &Service,
 ) -> bool {
     if !found.flow.is_forward() {
         return false;
     }
-    if view.protocol == Protocol::TCP {
+    let is_tcp = view.protocol == Protocol::TCP;
+    let flow = &found.flow;
+    let is_anothers = is_anothers(flow, role) && !(is_tcp && flow.shown.established != 0);
+    if is_tcp && !(is_anothers && view.is_syn()) {
         return !view.is_syn() || takes_syn(tables, found, service);
     }
-    let flow = &found.flow;
-    let live = is_live(tables, flow, service.id);
+    let live = !is_anothers && is_live(tables, flow, service.id);
     if !live {
         tables.count(Event::FlowRenewed);
     } else if flow.frontends_epoch != settings.services.frontends_epoch {
@@ -111,12 +126,26 @@ fn takes_syn<T: Clock + Flows + Services>(
     let is_open = flow.shown.established & opposite.shown.established != 0;
     // SYNs do not renew these times (`flows::record`), so a client that repeats its SYN gets another backend in the end
     // (ADR 0025).
-    let idle = tables.now().saturating_sub(flow.seen.max(opposite.seen));
-    if is_open && idle < ABANDONED {
+    let now = tables.now();
+    let idle = now.saturating_sub(flow.seen.max(opposite.seen));
+    if is_open && (idle < ABANDONED || !is_silent(tables, found, Flow::moment(now))) {
         return true;
     }
     tables.count(Event::FlowRenewed);
     false
+}
+
+/// Whether the backend of an open connection has left a SYN of its client without an answer. The first SYN is noted in
+/// the entry: a backend that was removed as an endpoint may still have the connection, and the SYN may be forged.
+#[inline(always)]
+fn is_silent<T: Flows>(tables: &T, found: &Found, now: u32) -> bool {
+    let (asked, answered) = (found.flow.frontends_epoch, Flow::moment(found.opposite.flow.seen));
+    let waited = now.wrapping_sub(asked);
+    if waited >= now.wrapping_sub(answered) {
+        tables.confirm_flow(&found.key, now);
+        return false;
+    }
+    waited >= PATIENCE
 }
 
 /// Whether a packet of this host that is refused passes all the same: a ServiceCIDR may overlap a network of this node,

@@ -44,7 +44,7 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
     let view = &headers.view;
     let is_there = found.look_up(tables, &headers.key) && found.flow.is_forward();
     let known = is_there && !life::is_expired(tables, settings, found);
-    if known && follow::is_current(tables, settings, &found.flow, view, false) {
+    if known && follow::is_current(tables, settings, &found.flow, view, *role, false) {
         return Ok(());
     }
     if !known && !is_of_host(tables, &headers.key.tuple.source, *role) {
@@ -53,7 +53,7 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
     let located = locate(tables, settings, headers, choice);
     if located.is_ok()
         && known
-        && follow::still_good(tables, settings, view, found, &choice.service)
+        && follow::still_good(tables, settings, view, *role, found, &choice.service)
     {
         return Ok(());
     }

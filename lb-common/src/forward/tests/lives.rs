@@ -219,6 +219,8 @@ fn syn_of_an_open_connection_moves_nothing() {
     let _rst = reset.asks_with(tcp::RST, [10, 0]);
     assert_eq!(reset.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
     exchange.wait(121);
+    assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
+    exchange.wait(3);
     assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
 }
 

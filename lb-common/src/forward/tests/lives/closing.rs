@@ -197,7 +197,32 @@ fn syn_keeps_no_connection_alive_that_its_backend_has_left() {
         exchange.wait(40);
     }
     exchange.wait(2);
+    for _ in 0..2 {
+        assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)), "the backend may answer");
+        exchange.wait(1);
+    }
+    exchange.wait(1);
     assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
+}
+
+/// A backend that is no endpoint any more may still have the connection: its answer shows that the SYN was forged.
+#[test]
+fn syn_moves_no_idle_connection_whose_backend_answers() {
+    let mut exchange = Exchange::opened();
+    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    if let Some(row) = exchange.tables.backends.get_mut(1) {
+        row.epoch += 1;
+    }
+    for _ in 0..3 {
+        exchange.wait(200);
+        for _ in 0..3 {
+            assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
+            assert_eq!(exchange.answers(tcp::ACK), REPLY, "its challenge");
+            exchange.wait(3);
+        }
+    }
+    assert_eq!(exchange.asks(tcp::ACK), (FORWARD, at(world::LOCAL4)));
 }
 
 #[test]
