@@ -203,8 +203,7 @@ fn masqueraded_pod_reaches_a_backend_from_the_port_of_a_flow_to_it(shape: Shape)
     let (node, server) = (rig.node(0)?, rig.node(1)?);
     let service = Service::new("host", 13)?.port(80, TARGET).node_port(HOST);
     rig.manifests().apply(&service.endpoints([Endpoint::host(server)]))?;
-    // A datagram to a flow that was answered keeps its source (ADR 0031).
-    for (family, protocol) in matrix().filter(|(_, protocol)| *protocol == Protocol::Tcp) {
+    for (family, protocol) in matrix() {
         let question = Ask::new(protocol, node.addresses().socket(family, HOST));
         until(rig.client(), question, |it| it.as_ref().is_ok_and(|it| it.server == server.name()))?;
         let flow = rig.client().peer().keep(question)?;

@@ -61,18 +61,13 @@ pub(super) fn has_our_source<P: Packet, T: Clock + Filters + Flows + Node>(
     {
         return false;
     }
-    // A datagram does not show whether it is the first. The flow of a flood has no answers; other conflicts are rare.
-    let is_taken =
-        is_from_host || headers.view.is_syn() || found.answers.flow.shown.established == 0;
-    if is_taken {
-        let Found { flow, answers, .. } = found;
-        answers.flow.write_entry(Kind::MASQUERADE, flow);
-        // Service 0 shows that the masquerade belongs to no flow (`is_own_masquerade`).
-        (flow.service, flow.backend, flow.epoch, flow.flags) = (0, 0, 0, 0);
-        flow.seen = tables.now();
-        flow.begun = Flow::moment(flow.seen);
-    }
-    is_taken
+    let Found { flow, answers, .. } = found;
+    answers.flow.write_entry(Kind::MASQUERADE, flow);
+    // Service 0 shows that the masquerade belongs to no flow (`is_own_masquerade`).
+    (flow.service, flow.backend, flow.epoch, flow.flags) = (0, 0, 0, 0);
+    flow.seen = tables.now();
+    flow.begun = Flow::moment(flow.seen);
+    true
 }
 
 /// Whether an entry is a masquerade of [`has_our_source`]: it belongs to no flow through a service that would restore
