@@ -194,10 +194,14 @@ fn carry<P: Packet, T: Clock + Fragments + Node + Services>(
     }
     fragment.place = held;
     let fragment = &*fragment;
+    let to: [u8; 6] = packet.read(0).ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     // The kernel may reuse a displaced element for another fragment, so the key inside is compared too.
     let mut take =
         |held: &Held| if held.fragment == *fragment { packet.become_held(held) } else { None };
     let taken = tables.read_held(fragment, &mut take).flatten();
+    // The fragment may have come by another interface: with the address of that one it would be a packet for another
+    // host here (`eth_type_trans` in net/ethernet/eth.c).
+    let taken = taken.and_then(|()| packet.write(0, to));
     taken.ok_or(Verdict::Drop(DropReason::FragmentLost))?;
     tables.remove_held(fragment);
     Err(Verdict::Returned(Return::Fragment))
