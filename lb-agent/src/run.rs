@@ -39,6 +39,7 @@ mod grace_clock;
 mod growth;
 mod handover;
 mod kubernetes;
+mod lost;
 mod memory;
 mod newcomers;
 mod node_object;
@@ -128,6 +129,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     }
     let mut maps = datapath.maps()?;
     let began = Instant::now();
+    lost::replace(&mut maps, datapath.is_upgrading())?;
     let actual = maps.actual()?;
     // Adopted rows must be in the filters, or the programs would not look their packets up.
     maps.mark_endpoints(&actual.backends)?;

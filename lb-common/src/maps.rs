@@ -15,6 +15,8 @@ pub enum Content {
     Flows,
     /// Bits or bytes that are only ever set: a copy unites both sides. The size is fixed.
     Filter,
+    /// State that a run leaves to the next one, in one element: copied. The size is fixed.
+    State,
     /// Not copied to another map. The size is fixed.
     Fixed,
     /// Counters by position. A build that counts other events begins with a new map in the same layout.
@@ -88,7 +90,7 @@ macro_rules! maps {
             INHERITED(inherited): Hash<u64, u32>,
                 262_144, Memory by Agent, "hashes of tuples that netfilter translates since kube-proxy (ADR 0031)";
             SETTINGS(settings): Array<u32, $crate::config::SettingsPair>,
-                1, Fixed by Agent, "the settings of the node";
+                1, State by Agent, "the settings of the node";
             COUNTERS(counters): PerCpuArray<u32, u64>,
                 $crate::event::COUNTERS, Counters by Programs, "verdicts of each hook, then events";
             REJECT_LIMIT(reject_limit): PerCpuArray<u32, u64>,
@@ -122,7 +124,7 @@ mod tests {
     fn only_content_that_may_be_lost_may_shrink() {
         assert!(Content::Desired.is_sizable() && !Content::Desired.may_shrink());
         assert!(Content::Flows.is_sizable() && Content::Memory.may_shrink());
-        let fixed = [Content::Filter, Content::Fixed, Content::Counters];
+        let fixed = [Content::Filter, Content::State, Content::Fixed, Content::Counters];
         assert!(fixed.into_iter().all(|content| !content.is_sizable()));
     }
 }

@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use lb_agent::datapath::LAYOUT;
 use lb_tests::manifest::Service;
 use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Shape, Topology};
@@ -51,10 +53,64 @@ fn status_detects_an_agent_that_restarted_in_its_process() -> Result<()> {
 /// The backend of an open flow has seen the node's address, and would reset a connection that comes from another one.
 #[test]
 fn open_flows_keep_their_source_when_kube_proxys_masquerade_ends() -> Result<()> {
+    let mut rig = with_masquerade()?;
+    let agent = rig.take_agent(0)?;
+    sources_stay_while(&rig, || {
+        drop(rig.configuration("masquerade: edge")?);
+        wait_until_ok(SOON, "the other configuration is in force", || {
+            let status = agent.command(&["status"])?;
+            ensure!(status.contains("masquerade edge"), "{status}");
+            Ok(())
+        })
+    })
+}
+
+/// The flows are shared with the new layout, and the settings tell it that some are masqueraded.
+#[test]
+fn open_flows_keep_their_source_when_masquerade_ends_with_an_upgrade() -> Result<()> {
+    masquerade_ends_with_an_upgrade(|_| Ok(()))
+}
+
+/// The new layout has other settings, so nothing tells it that some of the flows are masqueraded.
+#[test]
+fn open_flows_keep_their_source_when_an_upgrade_loses_the_settings() -> Result<()> {
+    masquerade_ends_with_an_upgrade(|earlier| {
+        let fingerprints = earlier.join("meanings");
+        for mark in fs::read_dir(&fingerprints)?.flatten() {
+            if mark.file_name().to_string_lossy().starts_with("SETTINGS-") {
+                fs::rename(mark.path(), fingerprints.join("SETTINGS-0123456789abcdef"))?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// A renamed directory of pins looks like the state that an agent of another version would have left. `change` gets it.
+fn masquerade_ends_with_an_upgrade(change: impl Fn(&Path) -> Result<()>) -> Result<()> {
+    let mut rig = with_masquerade()?;
+    let mut agent = rig.take_agent(0)?;
+    sources_stay_while(&rig, || {
+        agent.stop()?;
+        let earlier = rig.node(0)?.bpf().join("v0");
+        fs::rename(rig.node(0)?.bpf().join(LAYOUT), &earlier)?;
+        change(&earlier)?;
+        drop(rig.configuration("masquerade: edge")?);
+        agent.start_again()
+    })
+}
+
+/// A node whose agent masquerades as kube-proxy does, and a Service with a `NodePort`.
+fn with_masquerade() -> Result<Rig> {
     let (mut rig, web) = build()?;
     rig.manifests().apply(&web.node_port(NODE_PORT))?;
     let flag = rig.configuration("masquerade: kube-proxy")?;
     rig.start_agents(&[&flag])?;
+    Ok(rig)
+}
+
+/// Opens masqueraded flows of a pod, ends the masquerade by `end`, and checks that only new flows have the pod's
+/// address.
+fn sources_stay_while(rig: &Rig, end: impl FnOnce() -> Result<()>) -> Result<()> {
     let (node, pod) = (rig.node(0)?, rig.pod(0, 0)?);
     let question = |family, protocol| {
         Ask::new(protocol, SocketAddr::new(node.addresses().of(family), NODE_PORT))
@@ -67,12 +123,7 @@ fn open_flows_keep_their_source_when_kube_proxys_masquerade_ends() -> Result<()>
         ensure!(client.ip() == node.addresses().of(family), "{protocol:?} {client}");
         open.push((client, kept));
     }
-    drop(rig.configuration("masquerade: edge")?);
-    wait_until_ok(SOON, "the other configuration is in force", || {
-        let status = rig.agent(0)?.command(&["status"])?;
-        ensure!(status.contains("masquerade edge"), "{status}");
-        Ok(())
-    })?;
+    end()?;
     for (client, kept) in &open {
         let answer = kept.ask()?;
         ensure!(answer.client == *client, "{client} before, {answer:?}");

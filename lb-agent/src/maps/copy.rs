@@ -35,6 +35,9 @@ macro_rules! copy_by_content {
     (Filter, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
         unite::<$value>($from, $to)
     };
+    (State, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
+        copy_state::<$value>($from, $to)
+    };
     (Fixed, $from:expr, $to:expr, $newer:expr, $key:expr, $value:ty) => {
         Ok(0)
     };
@@ -101,6 +104,13 @@ fn copy_entries<K: Pod, V: Pod>(from: &MapData, to: &MapData, zero: (K, V)) -> i
     let kind = to.info().and_then(|info| info.map_type());
     let flags = if kind.is_ok_and(|kind| kind == MapType::Array) { 0 } else { NO_EXIST };
     copy_by(from, zero, |key, value| syscall::update(to.fd().as_fd(), key, value, flags))
+}
+
+/// Copies the element of a map of one element.
+fn copy_state<V: Pod + Default>(from: &MapData, to: &MapData) -> io::Result<u32> {
+    let mut state = V::default();
+    syscall::lookup(from.fd().as_fd(), &0_u32, &mut state)?;
+    syscall::update(to.fd().as_fd(), &0_u32, &state, 0).map(|()| 0)
 }
 
 /// The value of an entry of a table of flows, of either family.

@@ -70,6 +70,18 @@ impl FlowMaps<'_> {
         Ok([capacity(map4, name4)?, capacity(map6, name6)?])
     }
 
+    /// Reports whether there is any flow. Entries of connections of the node do not count.
+    pub fn exist(&self) -> Result<bool> {
+        let mut found = false;
+        for table in [Table::Protected, Table::Transient] {
+            self.walk_while(table, |_, flow| {
+                found |= flow.is_forward();
+                !found
+            })?;
+        }
+        Ok(found)
+    }
+
     /// Calls `see` for every entry of a table.
     pub fn walk(&self, table: Table, mut see: impl FnMut(&FlowKey, &Flow)) -> Result<()> {
         self.walk_while(table, |key, flow| {

@@ -17,7 +17,7 @@ fn row(shape: &MapShape) -> String {
     let MapShape { name, holds, .. } = shape;
     let entries = match shape.content {
         Content::Desired | Content::Memory | Content::Flows => grouped(shape.entries),
-        Content::Filter | Content::Fixed | Content::Counters => "fixed".to_owned(),
+        Content::Filter | Content::State | Content::Fixed | Content::Counters => "fixed".to_owned(),
     };
     let author = match shape.author {
         Author::Agent => "agent",

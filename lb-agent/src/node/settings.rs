@@ -28,6 +28,11 @@ pub fn ports_of_translated_sources() -> RangeInclusive<u16> {
     source_ports(&ephemeral_ports()).unwrap_or(SHARED)
 }
 
+/// Returns the ports for masquerade with the kernel's default range of ports for local sockets.
+pub fn usual_ports_of_translated_sources() -> RangeInclusive<u16> {
+    source_ports(&EPHEMERAL).unwrap_or(SHARED)
+}
+
 /// Returns a random number other than zero.
 pub fn secret() -> u32 {
     random::number() as u32 | 1

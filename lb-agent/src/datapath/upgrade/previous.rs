@@ -70,16 +70,18 @@ impl Previous {
     /// Copies everything that our maps can hold; called again, only what came since.
     ///
     /// Tables refer to each other's rows, so they are copied from one layout only: the newest, which had taken over
-    /// those of the others. Packets write into the flow maps of all layouts. The newest is copied first, because
-    /// entries that exist stay.
+    /// those of the others. Its settings are copied too: flows still have the sources, the ports and the epoch that
+    /// they name. Packets write into the flow maps of all layouts. The newest is copied first, because entries that
+    /// exist stay.
     pub(in crate::datapath) fn copy(&self, maps: &Path, is_first: bool) -> Result<(), Error> {
         let newest = self.layouts.last();
         for layout in self.layouts.iter().rev() {
             let is_ours = |shape: &&MapShape| {
-                let is_table = shape.content.is_sizable() && Some(layout) == newest;
+                let is_state = shape.content.is_sizable() || shape.content == Content::State;
+                let is_state = is_state && Some(layout) == newest;
                 // Without the filters no packet would be looked up in the copied tables.
                 let is_filter = shape.content == Content::Filter;
-                shape.content.may_shrink() || is_first && (is_table || is_filter)
+                shape.content.may_shrink() || is_first && (is_state || is_filter)
             };
             for shape in SHAPES.iter().filter(is_ours) {
                 copy_one(shape, layout, &maps.join(shape.name), is_first)?;

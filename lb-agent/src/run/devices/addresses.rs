@@ -101,11 +101,11 @@ pub(super) fn may_be_source(ip: &Ip) -> bool {
     !matches!(IpAddr::from(*ip), IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
 
-/// Returns the filter to begin with: that of an earlier run, or one of the addresses that it wrote, if its own no
-/// longer distinguishes addresses. Earlier versions added link-local ones.
+/// Returns the filter to begin with: that of an earlier run, or one of the addresses that it wrote, if its own is lost
+/// or no longer distinguishes addresses. Earlier versions added link-local ones.
 fn inherited(before: &AddressFilter, written: &BTreeMap<Ip, u32>) -> AddressFilter {
     let bits: u32 = before.words.iter().map(|word| word.count_ones()).sum();
-    if bits as usize <= before.words.len() * 16 {
+    if bits != 0 && bits as usize <= before.words.len() * 16 {
         return *before;
     }
     let mut own = AddressFilter::default();
@@ -131,6 +131,8 @@ mod tests {
             Ip::from(IpAddr::from(octets))
         };
         assert_eq!(inherited(&before, &BTreeMap::new()), before, "few bits");
+        let lost = inherited(&AddressFilter::default(), &[(own, 1)].into());
+        assert!(lost.may_hold(&own) && lost == before, "the addresses that were written");
         let mut written: BTreeMap<Ip, u32> = (0..9_000).map(|pod| (of_pod(pod), 1)).collect();
         for ip in written.keys() {
             before.add(ip);

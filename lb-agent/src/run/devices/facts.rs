@@ -102,6 +102,19 @@ mod tests {
     use lb_common::fake::world::prefix;
 
     use super::*;
+    use crate::run::lost;
+
+    /// Flows towards pods may be masqueraded, and have ports that are not those of this run.
+    #[test]
+    fn flows_of_a_run_whose_settings_are_lost_are_looked_up() {
+        let ports = 40_000..=50_000;
+        let mut facts = Facts::after(&lost::unknown(7).node, Arc::default()).unwrap();
+        assert!(facts.had_masqueraded_pods);
+        assert_eq!(facts.widen(&ports), 1_024..=50_000);
+        let mut first = Facts::after(&NodeSettings::default(), Arc::default()).unwrap();
+        assert!(!first.had_masqueraded_pods, "a first start");
+        assert_eq!(first.widen(&ports), ports);
+    }
 
     #[test]
     fn pod_ranges_are_those_of_the_earlier_run_until_the_node_object_is_known() {
