@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
 use lb_tests::agent::Agent;
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask, until};
+use lb_tests::rig::{Rig, TARGET, ask, matrix, until};
 use lb_tests::topology::{Family, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until;
@@ -88,13 +88,36 @@ fn pin_that_is_no_map_is_refused() -> Result<()> {
 fn maps_that_are_lost_are_filled_again() -> Result<()> {
     let (rig, web, mut agent) = stopped()?;
     let maps = rig.node(0)?.bpf().join(LAYOUT).join("maps");
-    for lost in ["BACKEND_FILTER", "SERVICES", "MAGLEV", "ADDRESSES", "DEVICES", "SETTINGS"] {
+    let all =
+        ["BACKEND_FILTER", "IN_USE", "SERVICES", "MAGLEV", "ADDRESSES", "DEVICES", "SETTINGS"];
+    for lost in all {
         fs::remove_file(maps.join(lost)).with_context(|| lost)?;
         agent.start_again()?;
         is_served(&rig, &web).with_context(|| format!("after {lost} was lost"))?;
         agent.stop()?;
     }
     Ok(())
+}
+
+/// The map of flows stays, and the filter without which their answers are not looked up is lost.
+#[test]
+fn open_flows_are_answered_after_the_filter_of_their_backends_was_lost() -> Result<()> {
+    let (rig, web, mut agent) = stopped()?;
+    let mut open = Vec::new();
+    for (family, protocol) in matrix() {
+        let question = Ask::new(protocol, web.frontend(family));
+        let kept = rig.pod(0, 0)?.peer().keep(question)?;
+        drop(kept.ask().with_context(|| format!("{question:?}"))?);
+        open.push((question, kept));
+    }
+    fs::remove_file(rig.node(0)?.bpf().join(LAYOUT).join("maps/IN_USE"))?;
+    agent.start_again()?;
+    for (question, kept) in &open {
+        for _ in 0..2 {
+            drop(kept.ask().with_context(|| format!("{question:?}, the filter was lost"))?);
+        }
+    }
+    is_served(&rig, &web)
 }
 
 /// The maps of a load that is not attached by XDP, each of them lost while no agent runs: the next run loads all

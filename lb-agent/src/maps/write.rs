@@ -8,10 +8,11 @@ use aya::maps::lpm_trie::Key;
 use lb_common::addr::{Ip, Port};
 use lb_common::config::{Device, Settings};
 use lb_common::flow::{Affinity, Client};
-use lb_common::hash::{self, EndpointBits};
+use lb_common::hash::{self, BackendBytes, EndpointBits};
 use lb_common::maps::name;
 use lb_common::service::Backend;
 
+use super::copy::mark_all;
 use super::error::{Result, batched, named};
 use super::filter::elements;
 use super::handles::{MapHandle, Maps};
@@ -130,6 +131,18 @@ impl Maps {
         let in_use = rows.iter().filter(|row| row.service != 0).map(|row| (row.ip, row.port));
         let missing = in_use.filter(|(ip, port)| !is_set(hash::endpoint(ip, *port)));
         missing.into_iter().try_for_each(|(ip, port)| self.mark(&ip, port))
+    }
+
+    /// Reports whether any backend is marked in `IN_USE`. With a flow there is one, unless the map was lost.
+    pub fn has_backends_in_use(&self) -> Result<bool> {
+        let lines: Vec<Raw<BackendBytes>> =
+            elements(self.in_use.data()).map_err(batched(name::IN_USE))?;
+        Ok(lines.iter().any(|line| line.0.0.iter().any(|byte| *byte != 0)))
+    }
+
+    /// Marks every backend in `IN_USE`, so that each answer is looked up.
+    pub fn mark_all_in_use(&self) -> Result<()> {
+        mark_all(name::IN_USE, self.in_use.data()).map_err(batched(name::IN_USE))
     }
 
     /// Writes the entry of an interface in `DEVICES`.

@@ -18,13 +18,22 @@ use crate::reconcile::Op;
 /// `is_upgrading`: programs of another layout serve, whose flows are copied again later.
 pub(super) fn replace(maps: &mut Maps, is_upgrading: bool) -> Result<(), Error> {
     // The first settings that an agent writes have this port.
-    let is_known = maps.settings()?.node.answer_port_high.get() != 0;
-    if is_known || !is_upgrading && !maps.flows().exist()? {
+    let has_settings = maps.settings()?.node.answer_port_high.get() != 0;
+    let has_backends = maps.has_backends_in_use()?;
+    if has_settings && has_backends {
         return Ok(());
     }
-    warn!("settings of the earlier run are lost, but not its flows: they may have any source");
-    let settings = unknown(random::number() as u32);
-    maps.apply(&Op::PutSettings(Box::new(settings)))
+    let has_flows = maps.flows().exist()?;
+    if !has_backends && has_flows {
+        warn!("filter of backends in use is lost, but not their flows: every answer is looked up");
+        maps.mark_all_in_use()?;
+    }
+    if !has_settings && (has_flows || is_upgrading) {
+        warn!("settings of the earlier run are lost, but not its flows: they may have any source");
+        let settings = unknown(random::number() as u32);
+        maps.apply(&Op::PutSettings(Box::new(settings)))?;
+    }
+    Ok(())
 }
 
 /// Returns the settings to continue from if those of the earlier run are not known: flows may be masqueraded at pods,
