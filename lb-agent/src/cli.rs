@@ -254,6 +254,7 @@ mod tests {
             ("FLOWS=x", "\"x\""),
             ("FLOWS=0", "at least one entry"),
             ("COUNTERS=9", "COUNTERS does not exist or has a fixed size; choose one of SERVICES"),
+            ("FLOWS=134217729", "FLOWS cannot have 134217729 entries; at most 134217728 are"),
         ] {
             let refusal =
                 Cli::try_parse_from(["lb-agent", "run", "--map-size", wrong]).unwrap_err();

@@ -120,7 +120,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
         () = stop.asked() => return Ok(Outcome::Stop),
     }
     // The size of a map is fixed when it is created, so the objects are counted first.
-    let memory_problem = choose_sizes(&mut paths, &tracker);
+    let (need, memory_problem) = choose_sizes(&mut paths, &tracker);
     let Some(mut datapath) = load(paths.clone(), &mut stop).await? else {
         return Ok(Outcome::Stop);
     };
@@ -183,7 +183,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     agent.begin();
     let (end, text) = tokio::select! {
         end = agent.work(Turns::new(events, views), shared, &mut stop) => (end, config.text.clone()),
-        text = reload::changed(options, config.text.as_deref()) => (End::Changed, Some(text)),
+        text = reload::changed(options, config.text.as_deref(), &need) => (End::Changed, Some(text)),
     };
     // Links stay pinned, so ending the agent changes nothing for packets. The inspection restores pins that were
     // removed a moment ago: without them the links would end with this process.

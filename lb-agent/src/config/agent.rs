@@ -34,7 +34,7 @@ pub(super) fn read(config: &mut Config, section: &mut Section) {
     for (key, found) in section.numbers("mapSizes") {
         // Map names are upper case; the file may have them in either case.
         let name = key.to_uppercase();
-        match MapShape::ensure_sizable(&name) {
+        match MapShape::ensure_sizable(&name, found.value) {
             Ok(()) => {
                 let setting =
                     Setting { value: found.value, origin: SettingOrigin::File(found.location) };

@@ -116,6 +116,9 @@ fn error_names_place_field_and_allowed_values() {
     let all =
         "line 4, column 9: mapSizes.flow: map FLOW does not exist or has a fixed size; choose";
     assert!(text.contains(all), "{text}");
+    let text = agent("mapSizes:\n  services: 134217729").unwrap_err().to_string();
+    let all = "mapSizes.services: map SERVICES cannot have 134217729 entries; at most 134217728";
+    assert!(text.contains(all), "{text}");
     let text = file("oomScoreAdj: 5000").unwrap_err().to_string();
     assert!(text.contains("5000 is not allowed; allowed: -1000 to 1000"), "{text}");
     let text = file("nodePortAddresses: [primary, here]").unwrap_err().to_string();

@@ -9,6 +9,10 @@ use lb_common::maps::{Author, Content};
 const NO_PREALLOC: u32 = 1;
 /// The name under which one size applies to both `FLOWS4` and `FLOWS6`.
 const FLOWS: &str = "FLOWS";
+/// The most entries that a map may have. The kernel makes no larger hash: it rounds the entries up to a power of two,
+/// and takes 16 bytes for each, in all less than 2^32 (`htab_map_alloc` in kernel/bpf/hashtab.c). The other kinds have
+/// no such bound, but no node has the memory.
+const MOST: u32 = 1 << 27;
 
 /// The shape of a map: type, sizes and default capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,13 +83,20 @@ impl MapShape {
         names.chain([FLOWS]).collect::<Vec<_>>().join(", ")
     }
 
-    /// Refuses names of maps without a configurable size.
-    pub fn ensure_sizable(name: &str) -> Result<(), String> {
-        if Self::sized_by(name).next().is_some() {
-            return Ok(());
+    /// Refuses names of maps without a configurable size, and sizes that the kernel refuses.
+    pub fn ensure_sizable(name: &str, entries: u32) -> Result<(), String> {
+        if Self::sized_by(name).next().is_none() {
+            let all = Self::sizable();
+            return Err(format!(
+                "map {name} does not exist or has a fixed size; choose one of {all}"
+            ));
         }
-        let all = Self::sizable();
-        Err(format!("map {name} does not exist or has a fixed size; choose one of {all}"))
+        if entries > MOST {
+            return Err(format!(
+                "map {name} cannot have {entries} entries; at most {MOST} are allowed"
+            ));
+        }
+        Ok(())
     }
 
     /// Returns the maps whose size a name sets: one, or both maps of protected flows.

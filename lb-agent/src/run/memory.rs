@@ -9,6 +9,7 @@ use std::fs;
 use std::path::Path;
 
 use lb_common::maps::name;
+use nix::sys::sysinfo::sysinfo;
 
 use crate::maps::{MapShape, SHAPES};
 use crate::reconcile::Limits;
@@ -27,6 +28,12 @@ const OF_BACKEND: u64 = 512;
 pub(super) fn limit() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().flat_map(files).filter_map(|file| read(&file)).min()
+}
+
+/// Returns the memory that the agent can have, in bytes: its limit, or all that the machine has.
+pub(super) fn available() -> Option<u64> {
+    let machine = sysinfo().ok().map(|info| info.ram_total());
+    limit().into_iter().chain(machine).min()
 }
 
 /// Returns the files that may contain a limit, for one line of `/proc/self/cgroup` (cgroups(7)): those of cgroup v2, or
@@ -87,9 +94,7 @@ pub(super) fn problem(
     need: &Limits,
     limit: Option<u64>,
 ) -> Option<String> {
-    let limit = limit?;
-    let entries = |shape: &MapShape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
-    let needed = total(entries).saturating_add(other_memory(need, entries));
+    let (limit, needed) = (limit?, needed(sizes, need));
     let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > limit).then(|| {
         format!(
@@ -99,6 +104,12 @@ pub(super) fn problem(
             mebibytes(needed)
         )
     })
+}
+
+/// Returns the memory that full maps of these sizes and all else of the agent take, in bytes.
+pub(super) fn needed(sizes: &BTreeMap<String, u32>, need: &Limits) -> u64 {
+    let entries = |shape: &MapShape| sizes.get(shape.name).copied().unwrap_or(shape.entries);
+    total(entries).saturating_add(other_memory(need, entries))
 }
 
 /// Returns the memory of all maps when full, in bytes.

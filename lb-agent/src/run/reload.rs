@@ -11,10 +11,13 @@ use tokio::fs::read_to_string;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use super::memory;
+use super::sizes::{Existing, chosen};
 use super::start::server;
 use crate::config::Config;
 use crate::config::flags::Run;
-use crate::datapath::missing_cgroup2;
+use crate::datapath::{missing_cgroup2, pinned_sizes};
+use crate::reconcile::Limits;
 
 /// Interval between readings. A `ConfigMap` takes a minute to reach the file; reading it is cheap.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -23,8 +26,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// file.
 ///
 /// `read` is the text that was read before the programs were verified, which takes seconds: a change meanwhile must not
-/// be missed.
-pub(super) async fn changed(options: &Run, read: Option<&str>) -> String {
+/// be missed. `need` is what the objects needed of the maps at the start.
+pub(super) async fn changed(options: &Run, read: Option<&str>, need: &Limits) -> String {
     let Some(file) = options.config_file() else { return std::future::pending().await };
     let mut seen = Seen { current: read, ..Seen::default() };
     loop {
@@ -36,7 +39,7 @@ pub(super) async fn changed(options: &Run, read: Option<&str>) -> String {
         if !seen.is_due(&text) {
             continue;
         }
-        match check(options, read, &text).await {
+        match check(options, read, &text, need, memory::available()).await {
             Ok(()) => {
                 info!(file = %file.display(), "configuration changed; restarting");
                 return text;
@@ -98,8 +101,14 @@ impl Refusal {
 }
 
 /// Checks a changed text. An empty one would be valid at a first start, where kube-proxy accepts it; as a change it is
-/// more probably a mistake. `read` is the text that the agent runs with.
-async fn check(options: &Run, read: Option<&str>, text: &str) -> Result<(), Refusal> {
+/// more probably a mistake. `read` is the text that the agent runs with, `available` the memory for it in bytes.
+async fn check(
+    options: &Run,
+    read: Option<&str>,
+    text: &str,
+    need: &Limits,
+    available: Option<u64>,
+) -> Result<(), Refusal> {
     let config = Config::of(options, Some(text));
     let config = config.map_err(|error| Refusal::of_text(crate::chain(&error)))?;
     if config.documents == 0 {
@@ -115,11 +124,32 @@ async fn check(options: &Run, read: Option<&str>, text: &str) -> Result<(), Refu
     if let Some(missing) = config.cgroup.value.as_deref().and_then(missing_cgroup2) {
         return Err(Refusal::of_node(format!("cgroup: {missing}")));
     }
+    if let Some(problem) = too_large(&config, &current, need, available) {
+        return Err(Refusal::of_node(format!("mapSizes: {problem}")));
+    }
     if options.manifests.is_none() && config.kubeconfig.value != current.kubeconfig.value {
         let checked = server(&config).check().await;
         checked.map_err(|error| Refusal::of_node(crate::chain(&error)))?;
     }
     Ok(())
+}
+
+/// Returns the problem that the maps of a changed configuration do not fit the memory. One whose maps take no more than
+/// those of the current one has no such problem: it makes nothing worse.
+fn too_large(
+    changed: &Config,
+    current: &Config,
+    need: &Limits,
+    available: Option<u64>,
+) -> Option<String> {
+    if changed.sizes() == current.sizes() {
+        return None;
+    }
+    let existing = Existing { sizes: pinned_sizes(&current.bpf_dir.value), stay: false };
+    let [changed, current] =
+        [changed, current].map(|config| chosen(&config.sizes(), need, &existing, available));
+    let is_more = memory::needed(&changed, need) > memory::needed(&current, need);
+    memory::problem(&changed, need, available.filter(|_| is_more))
 }
 
 /// Reads the file. A file that does not exist for a moment counts as unchanged.
@@ -136,6 +166,13 @@ mod tests {
 
     use super::*;
     use crate::cli::{Cli, Command};
+
+    const NOTHING: Limits = Limits { services: 0, backends: 1, lines: 0, sources: 0 };
+
+    /// Checks a changed text on a machine with enough memory.
+    async fn check(options: &Run, read: Option<&str>, text: &str) -> Result<(), Refusal> {
+        super::check(options, read, text, &NOTHING, None).await
+    }
 
     fn document(lines: &str) -> String {
         format!("apiVersion: lb.dev/v1alpha1\nkind: AgentConfiguration\n{lines}\n")
@@ -156,7 +193,8 @@ mod tests {
         let (read, other) = (document("masquerade: edge"), document("masquerade: kube-proxy"));
         fs::write(&file, &other).unwrap();
         let options = options(&file);
-        let seen = timeout(Duration::from_mins(1), changed(&options, Some(&read))).await;
+        let seen = changed(&options, Some(&read), &NOTHING);
+        let seen = timeout(Duration::from_mins(1), seen).await;
         assert_eq!(seen.expect("the change was missed"), other);
     }
 
@@ -206,5 +244,27 @@ mod tests {
         let error = check(&options, Some(&read), proxy).await.unwrap_err();
         assert!(error.reason.starts_with("kubeconfig /nowhere/config"), "{error:?}");
         assert!(error.may_pass, "a Secret may be mounted later than the ConfigMap");
+    }
+
+    /// The kernel refuses the maps at the next start, or kills the agent when packets fill them, on all nodes.
+    #[tokio::test]
+    async fn text_with_map_sizes_that_do_not_fit_changes_nothing() {
+        let options = options(Path::new("agent.yaml"));
+        let check = async |read: &str, text: &str, mebibytes: u64| {
+            let (read, text) = (document(read), document(text));
+            super::check(&options, Some(&read), &text, &NOTHING, Some(mebibytes << 20)).await
+        };
+        let sizes = |lines: u32| format!("mapSizes: {{MAGLEV: {lines}}}");
+        let (some, many) = (sizes(3 << 20), sizes(4 << 20));
+        let error = check("", &many, 128).await.unwrap_err();
+        let expected = "mapSizes: memory limit of the agent is 128 MiB";
+        assert!(error.reason.starts_with(expected) && error.may_pass, "{error:?}");
+        assert_eq!(check("", &many, 1_024).await, Ok(()));
+        let other = format!("{many}\nmasquerade: kube-proxy");
+        assert_eq!(check(&many, &other, 128).await, Ok(()), "other settings still change");
+        assert_eq!(check(&many, &some, 128).await, Ok(()), "it takes less than now");
+        let error = check("", &sizes(u32::MAX), 1_024).await.unwrap_err();
+        assert!(error.reason.contains("MAGLEV cannot have 4294967295 entries"), "{error:?}");
+        assert!(!error.may_pass, "no node has such a map");
     }
 }

@@ -21,6 +21,7 @@ use crate::manifests::Manifests;
 use crate::maps;
 use crate::metrics;
 use crate::metrics::kube_proxy::KubeProxy;
+use crate::reconcile::Limits;
 use crate::snapshot::{Event, NodeContext, ViewHealth};
 use crate::tracker::Tracker;
 use crate::watch::client::Server;
@@ -131,8 +132,12 @@ pub(super) async fn lists(
     info!(services = counts.services, slices = counts.slices, ?took, "initial sync complete");
 }
 
-/// Sets the sizes of the maps. Returns the problem if the memory limit is too small for them.
-pub(super) fn choose_sizes(paths: &mut datapath::Options, tracker: &Tracker) -> Option<String> {
+/// Sets the sizes of the maps. Returns the entries that the objects need, and the problem if the memory limit is too
+/// small for the maps.
+pub(super) fn choose_sizes(
+    paths: &mut datapath::Options,
+    tracker: &Tracker,
+) -> (Limits, Option<String>) {
     let (before, counted, limit) = (handover::needed_before(), tracker.demand(), memory::limit());
     let need = before.map_or(counted, |before| before.max(counted));
     let is_whole = tracker.is_synced() || before.is_some();
@@ -143,7 +148,7 @@ pub(super) fn choose_sizes(paths: &mut datapath::Options, tracker: &Tracker) -> 
     if let Some(problem) = &problem {
         warn!(problem, "memory limit is too small for full maps");
     }
-    problem
+    (need, problem)
 }
 
 /// Loads the programs and attaches the socket hooks, which takes seconds. Returns `None` if the agent is stopped

@@ -96,6 +96,6 @@ fn size(text: &str) -> Result<(String, u32), String> {
         return Err("a map needs at least one entry".into());
     }
     let name = name.to_uppercase();
-    MapShape::ensure_sizable(&name)?;
+    MapShape::ensure_sizable(&name, entries)?;
     Ok((name, entries))
 }
