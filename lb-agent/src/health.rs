@@ -109,7 +109,7 @@ impl Health {
     }
 
     /// Reports the time since which pins are missing and cannot be restored, or that none are. Programming changes does
-    /// not clear this.
+    /// not clear this. `/livez` does not count it: a restart would end the links that only this process holds.
     pub fn unpinned(&self, since: Option<Instant>) {
         self.reported().unpinned_since = since;
     }
@@ -133,7 +133,7 @@ impl Health {
         reported.pending_since = None;
     }
 
-    /// Returns whether changes are programmed in time.
+    /// Returns whether changes are programmed in time, and the data path would outlive the process.
     pub fn is_fresh(&self) -> bool {
         self.reported().is_fresh()
     }
@@ -147,12 +147,13 @@ impl Health {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the answer of a path, and counts its status code. `counts_node`: the state of the Node matters.
-    fn answer(&self, path: &'static str, counts_node: bool) -> Response {
+    /// Makes the answer of a path, and counts its status code. `is_about_node`: it says whether the node should get
+    /// traffic, for which pins and the Node object matter too, and not whether a restart of the agent would help.
+    fn answer(&self, path: &'static str, is_about_node: bool) -> Response {
         let mut reported = self.reported();
-        let is_fresh = reported.is_fresh();
+        let is_fresh = if is_about_node { reported.is_fresh() } else { reported.is_alive() };
         let is_eligible = reported.node == NodeState::Eligible;
-        let is_good = is_fresh && (is_eligible || !counts_node);
+        let is_good = is_fresh && (is_eligible || !is_about_node);
         let now = Timestamp::now().to_string();
         let updated = reported.updated.map(|at| at.to_string());
         // As in kube-proxy, a family appears once it was programmed.
@@ -170,7 +171,7 @@ impl Health {
                 updated.unwrap_or_else(|| NEVER.to_owned())
             },
             current_time: now,
-            node_eligible: counts_node.then_some(is_eligible),
+            node_eligible: is_about_node.then_some(is_eligible),
             healthy: is_fresh,
             status,
             node_problems,
@@ -190,10 +191,16 @@ impl Health {
 
 impl Reported {
     fn is_fresh(&self) -> bool {
-        let is_recent = |since: Instant| since.elapsed() < self.patience;
-        [self.pending_since, self.unpinned_since, self.turned]
-            .into_iter()
-            .all(|since| since.is_none_or(is_recent))
+        self.is_alive() && self.is_recent(self.unpinned_since)
+    }
+
+    /// Reports whether changes are programmed in time, and the main loop runs.
+    fn is_alive(&self) -> bool {
+        self.is_recent(self.pending_since) && self.is_recent(self.turned)
+    }
+
+    fn is_recent(&self, since: Option<Instant>) -> bool {
+        since.is_none_or(|since| since.elapsed() < self.patience)
     }
 }
 

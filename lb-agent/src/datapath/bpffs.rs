@@ -6,6 +6,7 @@ use std::path::Path;
 
 use nix::mount::{MsFlags, mount};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use nix::sys::statvfs::FsFlags;
 
 use super::error::Error;
 
@@ -32,6 +33,11 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
 /// Reports whether a path is on a bpffs.
 pub(super) fn is_bpffs(path: &Path) -> bool {
     statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC)
+}
+
+/// Reports whether a path is on a file system that is mounted read-only.
+pub(super) fn is_read_only(path: &Path) -> bool {
+    statfs(path).is_ok_and(|stat| stat.flags().contains(FsFlags::ST_RDONLY))
 }
 
 /// Returns the mount points of all bpffs that this process sees.

@@ -1,7 +1,7 @@
 //! Inspects one attachment: the link at its pin, and its place among other programs on the interface.
 
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use super::role::Direction;
@@ -42,15 +42,25 @@ pub(super) enum Look {
     Link { link: u32, program: u32 },
 }
 
-pub(super) fn look(path: &Path, same: impl Fn(&syscall::LinkInfo) -> bool) -> io::Result<Look> {
-    let link = match syscall::open_pin(path) {
-        Ok(link) => link,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(Look::Fault(Fault::Unpinned));
-        }
-        Err(error) => return Err(error),
-    };
-    let info = syscall::link_info(link.as_fd())?;
+/// Inspects the link of a pin, or `held`, the link that this run made there, if the pin is on a file system that was
+/// mounted read-only: the kernel opens none there.
+pub(super) fn look(
+    path: &Path,
+    held: Option<&OwnedFd>,
+    same: impl Fn(&syscall::LinkInfo) -> bool,
+) -> io::Result<Look> {
+    match syscall::open_pin(path) {
+        Ok(link) => look_at(link.as_fd(), same),
+        Err(error) => match (error.kind(), held) {
+            (io::ErrorKind::NotFound, _) => Ok(Look::Fault(Fault::Unpinned)),
+            (io::ErrorKind::ReadOnlyFilesystem, Some(held)) => look_at(held.as_fd(), same),
+            _ => Err(error),
+        },
+    }
+}
+
+fn look_at(link: BorrowedFd<'_>, same: impl Fn(&syscall::LinkInfo) -> bool) -> io::Result<Look> {
+    let info = syscall::link_info(link)?;
     Ok(if same(&info) {
         Look::Link { link: info.id, program: info.program }
     } else {

@@ -46,6 +46,17 @@ impl Datapath {
         Ok(faults)
     }
 
+    /// Returns the problem that no pin can be added or removed, because the bpffs is mounted read-only.
+    pub(super) fn read_only(&self) -> Option<String> {
+        let dir = self.dir.display();
+        bpffs::is_read_only(&self.dir).then(|| {
+            format!(
+                "pins in {dir} cannot be changed, because their bpffs is mounted read-only: programs stay attached, \
+                 but those of new interfaces would end with the agent; remount it read-write (mount -o remount,rw)"
+            )
+        })
+    }
+
     /// Reports whether the agent holds the link of this pin, still at its target. If the pin is missing,
     /// [`Self::restore`] restores it, so the link must not be replaced.
     ///

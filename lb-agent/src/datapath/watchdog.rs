@@ -42,7 +42,10 @@ impl Datapath {
     pub fn inspect(&mut self) -> Inspection {
         let mut inspection = Inspection::default();
         match self.restore() {
-            Ok(faults) => inspection.repaired = faults,
+            Ok(faults) => {
+                inspection.repaired = faults;
+                inspection.unrepaired.extend(self.read_only());
+            }
             Err(error) => {
                 inspection.unrepaired.push(format!("pins are missing: {}", crate::chain(&error)));
                 inspection.is_unpinned = true;
@@ -109,7 +112,8 @@ impl Datapath {
         let program = role.program(direction);
         let order = syscall::attached_to_device(index, direction.attach_type());
         let order = order.map_err(failed)?;
-        let fault = match look(&path, |info| info.device() == index).map_err(failed)? {
+        let looked = look(&path, self.held.get(&path), |info| info.device() == index);
+        let fault = match looked.map_err(failed)? {
             Look::Fault(Fault::Unpinned) if self.is_held(&path) => None,
             Look::Fault(fault) => Some(fault),
             Look::Link { program: id, .. } if !self.programs.is(program, id)? => {
@@ -150,8 +154,8 @@ impl Datapath {
     /// Inspects the XDP link of an interface. It excludes other XDP programs, so only the link itself must be checked.
     fn inspect_accelerated(&mut self, index: u32) -> Result<Option<Fault>, String> {
         let path = pins::of_xdp(&self.dir.join("links"), index);
-        let look = look(&path, |info| info.device() == index).map_err(|error| error.to_string())?;
-        let fault = match look {
+        let looked = look(&path, self.held.get(&path), |info| info.device() == index);
+        let fault = match looked.map_err(|error| error.to_string())? {
             Look::Fault(Fault::Unpinned) if self.is_held(&path) => return Ok(None),
             Look::Fault(fault) => fault,
             Look::Link { program, .. } => {
@@ -177,7 +181,8 @@ impl Datapath {
         let path = links.join(name);
         let failed = |source| Error::Pin { path: path.clone(), source };
         let inode = links::inode(cgroup).map_err(failed)?;
-        let fault = match look(&path, |info| info.cgroup() == inode).map_err(failed)? {
+        let looked = look(&path, self.held.get(&path), |info| info.cgroup() == inode);
+        let fault = match looked.map_err(failed)? {
             // The link still works; its pin is restored elsewhere.
             Look::Fault(Fault::Unpinned) if self.is_held(&path) => None,
             Look::Fault(fault) => Some(fault),

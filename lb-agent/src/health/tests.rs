@@ -5,8 +5,8 @@ use super::*;
 /// kube-proxy's timeout, if none is configured.
 const PATIENCE: Duration = Duration::from_mins(1);
 
-fn code(health: &Health, counts_node: bool) -> u16 {
-    health.answer("healthz", counts_node).status().as_u16()
+fn code(health: &Health, is_about_node: bool) -> u16 {
+    health.answer("healthz", is_about_node).status().as_u16()
 }
 
 #[test]
@@ -35,18 +35,24 @@ fn a_change_that_waits_too_long_is_unhealthy() {
     assert_eq!(code(&hasty, false), 503);
 }
 
+/// The kubelet restarts a process that is not alive, and its links would end with it.
 #[test]
-fn missing_pins_are_unhealthy_despite_updates() {
+fn missing_pins_are_unhealthy_despite_updates_but_no_reason_for_a_restart() {
     let health = Health::new(PATIENCE);
+    health.node(NodeState::Eligible);
     health.unpinned(Instant::now().checked_sub(PATIENCE));
     health.pending(Some(Instant::now()));
     health.updated();
     health.pending(None);
-    assert_eq!(code(&health, false), 503);
-    health.unpinned(Some(Instant::now()));
-    assert_eq!(code(&health, false), 200);
-    health.unpinned(None);
-    assert_eq!(code(&health, false), 200);
+    assert_eq!((code(&health, true), code(&health, false)), (503, 200));
+    assert!(!health.is_fresh(), "load balancers prefer other nodes");
+    health.pending(Instant::now().checked_sub(PATIENCE));
+    assert_eq!(code(&health, false), 503, "it fails for another reason");
+    health.pending(None);
+    for since in [Some(Instant::now()), None] {
+        health.unpinned(since);
+        assert_eq!((code(&health, true), code(&health, false)), (200, 200));
+    }
 }
 
 /// The loop may be blocked by a lock, a disk or the kernel. The server itself does not block, and reports it.

@@ -51,6 +51,9 @@ impl MapPins {
                     let directory = path.parent().unwrap_or(&self.directory);
                     fs::create_dir_all(directory).map_err(pin(directory))?;
                 }
+                // The pin is there: the kernel opens no pin for writing on a file system that was mounted read-only
+                // (`sb_permission` in fs/namei.c).
+                Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem => continue,
                 Err(error) => return Err(pin(path)(error)),
             }
             syscall::pin(map.as_fd(), path).map_err(pin(path))?;
