@@ -20,8 +20,8 @@ use crate::kube_events::Events;
 use crate::metrics::Numbers;
 use crate::metrics::kube_proxy::KubeProxy;
 use crate::node;
-use crate::node::host::FrontendNetworks;
 use crate::node::host::conntrack::{Raise, Timeouts};
+use crate::node::host::{EarlierLoopback, FrontendNetworks};
 use crate::plan::Family;
 use crate::reconcile::Reconciler;
 use crate::snapshot::ViewHealth;
@@ -135,7 +135,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     maps.mark_endpoints(&actual.backends)?;
     let reconciler = Reconciler::adopt(maps.limits()?, actual, Duration::ZERO);
     let needs_v6 = tracker.context().ip(Family::V6).is_some();
-    let frontends = prepare_host_stack(&config, needs_v6).await;
+    let (frontends, unsaved_loopback) = prepare_host_stack(&config, needs_v6).await;
     let numbers = Arc::new(Numbers::default());
     let devices =
         Devices::new(datapath, Arc::clone(&config), &maps, views.clone(), Arc::clone(&numbers))?;
@@ -167,6 +167,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
         is_upgraded: false,
         frontends,
         frontends_are_due: true,
+        unsaved_loopback,
         lifetimes: config.lifetimes(),
         sweep_skips: 0,
         early_drops: EarlyDrops::default(),
@@ -207,15 +208,15 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
 }
 
 /// Configures the stack for packets of this host's processes, now and after changes. A failure is logged; everything
-/// else is served.
+/// else is served. Returns the sender of the frontends, and the problem that cleanup could not restore everything.
 async fn prepare_host_stack(
     config: &Config,
     needs_v6: bool,
-) -> watch::Sender<Option<FrontendNetworks>> {
-    let record = loopback_file(&config.bpf_dir.value);
+) -> (watch::Sender<Option<FrontendNetworks>>, watch::Receiver<Option<String>>) {
+    let (mut earlier, unsaved) = EarlierLoopback::new(loopback_file(&config.bpf_dir.value));
     let serves_loopback = config.localhost_node_ports.value;
     // The programs send packets of this host's processes to that interface.
-    if let Err(error) = node::host::open_loopback(&record, serves_loopback, needs_v6).await {
+    if let Err(error) = node::host::open_loopback(&mut earlier, serves_loopback, needs_v6).await {
         let error = crate::chain(&error);
         warn!(error, "packets of host processes may not be served yet; retrying");
     }
@@ -228,8 +229,8 @@ async fn prepare_host_stack(
     // Before the first status, which would name the timeouts as a problem.
     timeouts.raise().iter().for_each(Raise::log);
     let (sender, receiver) = watch::channel(None);
-    drop(tokio::spawn(node::host::follow(receiver, record, serves_loopback, timeouts)));
-    sender
+    drop(tokio::spawn(node::host::follow(receiver, earlier, serves_loopback, timeouts)));
+    (sender, unsaved)
 }
 
 #[cfg(test)]

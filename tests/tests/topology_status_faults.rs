@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lb_agent::datapath::LAYOUT;
-use lb_agent::state_file::{state_file, sync_file};
+use lb_agent::state_file::{loopback_file, state_file, sync_file};
 use lb_tests::differential::bpf::foreign::{load_connect4, occupy_connect4};
 use lb_tests::manifest::Service;
-use lb_tests::rig::{Rig, TARGET, ask};
+use lb_tests::rig::{Rig, TARGET, ask, matrix};
 use lb_tests::topology::{Family, Member, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
@@ -171,6 +171,42 @@ fn removed_state_comes_back_without_a_change() -> Result<()> {
     is_reported()?;
     fs::remove_dir_all(directory)?;
     wait_until_ok(SOON, "the state is back", is_reported)
+}
+
+/// A file is in the place of the directory for the agent's files, which fails as a full or a read-only one does. The
+/// earlier settings of `lo` are saved once the directory can be made, and `cleanup` restores them.
+#[test]
+fn host_processes_are_served_while_the_settings_of_loopback_cannot_be_saved() -> Result<()> {
+    let mut rig = Rig::build(Topology::builder(Shape::Routed).nodes(1))?;
+    let web = Service::new("web", 10)?.port(80, TARGET).pods(&[rig.pod(0, 1)?]);
+    rig.manifests().apply(&web)?;
+    let record = loopback_file(rig.node(0)?.bpf());
+    let place = record.parent().context("a directory")?.to_owned();
+    fs::create_dir_all(place.parent().context("a directory")?)?;
+    fs::write(&place, "")?;
+    let served = rig.start_agents(&[]).and_then(|()| {
+        for (family, protocol) in matrix() {
+            drop(ask(rig.node(0)?, Ask::new(protocol, web.frontend(family)))?);
+        }
+        wait_until_ok(SOON, "the problem is counted and named", || {
+            let (count, log) = (rig.agent(0)?.metric(&["lb_node_problems"])?, rig.agent(0)?);
+            let log = log.log_end(1_000);
+            let named = format!("cannot be saved in {}", place.display());
+            ensure!(count > 0.5 && log.contains(&named), "{count} problems: {log}");
+            Ok(())
+        })
+    });
+    fs::remove_file(&place)?;
+    served?;
+    let mut agent = rig.take_agent(0)?;
+    wait_until_ok(SOON, "the settings are saved", || Ok(fs::metadata(&record).map(drop)?))?;
+    wait_until_ok(SOON, "the problem is over", || agent.has_problems(0))?;
+    agent.stop()?;
+    let said = agent.command(&["cleanup"])?;
+    ensure!(said.contains("restored settings of the loopback interface"), "{said}");
+    let accepts = rig.node(0)?.netns().tool("sysctl", &["-n", "net.ipv4.conf.lo.accept_local"])?;
+    ensure!(accepts.trim() == "0", "net.ipv4.conf.lo.accept_local is {accepts}");
+    Ok(())
 }
 
 /// A hardening job turns forwarding off: packets are translated, and the stack drops them then.

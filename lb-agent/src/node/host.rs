@@ -5,6 +5,7 @@
 //! All of that belongs to the network namespace. The earlier settings are saved, and `lb-agent cleanup` restores them.
 
 pub mod conntrack;
+mod earlier;
 mod error;
 pub mod forwarding;
 mod loopback;
@@ -12,7 +13,7 @@ mod neighbours;
 mod record;
 mod routes;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use futures::future::OptionFuture;
@@ -20,6 +21,7 @@ use tokio::sync::watch::Receiver;
 use tracing::{debug, info, warn};
 
 use conntrack::{Raise, Timeouts};
+pub use earlier::EarlierLoopback;
 pub use error::Error;
 use forwarding::ForwardingChanges;
 use loopback::Loopback;
@@ -39,10 +41,10 @@ fn connect() -> Result<rtnetlink::Handle, Error> {
 
 /// Makes the loopback interface accept what the programs send there.
 ///
-/// `record` is the file with the earlier settings. With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8.
-/// Without `needs_v6`, the setting of IPv6 stays as it is; `/proc/sys` may be read-only in a container.
+/// With `serves_loopback`, `NodePorts` are served on 127.0.0.0/8. Without `needs_v6`, the setting of IPv6 stays as it
+/// is; `/proc/sys` may be read-only in a container.
 pub async fn open_loopback(
-    record: &Path,
+    earlier: &mut EarlierLoopback,
     serves_loopback: bool,
     needs_v6: bool,
 ) -> Result<(), Error> {
@@ -50,8 +52,12 @@ pub async fn open_loopback(
     let now = Loopback::read(&handle).await?;
     let wanted = now.opened(serves_loopback, needs_v6);
     if now != wanted {
-        // Saved before the write, so that cleanup can restore the settings after a crash.
-        now.keep(record)?;
+        earlier.keep(now);
+    }
+    // Saved before the write, so that cleanup can restore the settings after a crash. If that fails, host processes are
+    // served all the same.
+    earlier.save();
+    if now != wanted {
         wanted.write(&handle).await?;
         wanted.write_v6(now)?;
         info!(?now, ?wanted, "loopback interface configured for packets of host processes");
@@ -68,21 +74,21 @@ pub async fn prepare_routing() -> Result<(), Error> {
 /// dropped. As long as the frontends are not known, the routes of an earlier run stay.
 pub async fn follow(
     frontends: Receiver<Option<FrontendNetworks>>,
-    record: PathBuf,
+    earlier: EarlierLoopback,
     serves_loopback: bool,
     timeouts: Timeouts,
 ) {
     let for_neighbours = frontends.clone();
     tokio::select! {
         never = neighbours::follow(for_neighbours) => match never {},
-        () = follow_settings(frontends, record, serves_loopback, timeouts) => {}
+        () = follow_settings(frontends, earlier, serves_loopback, timeouts) => {}
     }
 }
 
 /// Keeps the routes, the loopback interface and the timeouts of netfilter.
 async fn follow_settings(
     mut frontends: Receiver<Option<FrontendNetworks>>,
-    record: PathBuf,
+    mut earlier: EarlierLoopback,
     serves_loopback: bool,
     timeouts: Timeouts,
 ) {
@@ -99,7 +105,7 @@ async fn follow_settings(
         let wanted = frontends.borrow_and_update().clone();
         let needs_v6 = wanted.as_ref().is_some_and(|wanted| wanted.sources.v6.is_some());
         // The routes are set even if the loopback interface failed here: it may be as needed already.
-        let opened = open_loopback(&record, serves_loopback, needs_v6).await;
+        let opened = open_loopback(&mut earlier, serves_loopback, needs_v6).await;
         let routed = match &wanted {
             Some(wanted) => set_routes(wanted).await,
             None => Ok(()),
@@ -165,6 +171,8 @@ pub fn restore(
             // The file is removed only after the settings are restored, so that an interrupted run can be repeated.
             record::remove(record)?;
             done.push("restored settings of the loopback interface");
+        } else if Loopback::read(&handle).await.is_ok_and(Loopback::accepts_local) {
+            done.push("left settings of the loopback interface: no earlier ones are saved");
         }
         if has_successor {
             if conntrack::hand_over(timeouts)? {

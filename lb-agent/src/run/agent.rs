@@ -79,6 +79,8 @@ pub(super) struct Agent {
     pub(super) frontends: watch::Sender<Option<FrontendNetworks>>,
     /// Whether those frontends may have changed since they were published.
     pub(super) frontends_are_due: bool,
+    /// The problem of earlier settings of the loopback interface that cannot be saved.
+    pub(super) unsaved_loopback: watch::Receiver<Option<String>>,
     pub(super) lifetimes: Lifetimes,
     /// [`crate::sweep::Report::next`] of the last sweep.
     pub(super) sweep_skips: usize,

@@ -143,6 +143,7 @@ impl Agent {
         let mut problems = self.devices.problems();
         problems.extend(self.takeover.problem());
         problems.extend(self.memory_problem.clone());
+        problems.extend(self.unsaved_loopback.borrow().clone());
         problems.extend(self.early_drops.problems(&self.reconciler));
         problems.extend(self.reporter.problem());
         problems.extend(self.node_problem());

@@ -26,7 +26,7 @@ const ROUTE_LOCALNET: u16 = 26;
 const FORWARDING_V6: &str = "/proc/sys/net/ipv6/conf/lo/forwarding";
 
 /// The settings of `net.ipv4.conf.lo` and `net.ipv6.conf.lo` that matter here.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 #[expect(clippy::struct_excessive_bools, reason = "they are the kernel's, one by one")]
 pub(super) struct Loopback {
@@ -66,6 +66,11 @@ impl Loopback {
             route_localnet: self.route_localnet || serves_loopback,
             forwarding_v6: self.forwarding_v6 || needs_v6,
         }
+    }
+
+    /// Reports whether packets with a source address of this host are accepted, which is no default of the kernel.
+    pub(super) const fn accepts_local(self) -> bool {
+        self.accept_local
     }
 
     /// Writes the settings of IPv4.
@@ -139,6 +144,11 @@ mod tests {
         route_localnet: false,
         forwarding_v6: false,
     };
+
+    #[test]
+    fn only_an_open_interface_shows_that_an_agent_was_here() {
+        assert!(CLOSED.opened(false, false).accepts_local() && !CLOSED.accepts_local());
+    }
 
     #[test]
     fn loopback_routes_its_network_only_where_node_ports_are_served_there() {
