@@ -79,7 +79,11 @@ fn until_shown(agent: &Agent, what: &str) -> Result<()> {
 
 /// Whether an XDP program is attached to the external interface.
 fn is_on(node: &Node) -> Result<bool> {
-    Ok(node.netns().tool("ip", &["link", "show", "dev", "eth0"])?.contains("prog/xdp"))
+    is_on_device(node, "eth0")
+}
+
+fn is_on_device(node: &Node, device: &str) -> Result<bool> {
+    Ok(node.netns().tool("ip", &["link", "show", "dev", device])?.contains("prog/xdp"))
 }
 
 fn counted(agent: &Agent, verdict: &str) -> Result<f64> {

@@ -149,12 +149,25 @@ impl Datapath {
         removed
     }
 
-    /// Detaches the programs from all interfaces except these: an earlier run may have attached some.
-    pub fn retain(&mut self, devices: &BTreeSet<u32>) -> Result<(), Error> {
-        for index in pins::devices(&self.dir.join("links"))? {
+    /// Detaches the programs from all interfaces except these, and XDP programs from all that are not external: an
+    /// earlier run may have attached some.
+    pub fn retain(
+        &mut self,
+        devices: &BTreeSet<u32>,
+        external: &BTreeSet<u32>,
+    ) -> Result<(), Error> {
+        let links = self.dir.join("links");
+        for index in pins::devices(&links)? {
             if !devices.contains(&index) {
                 self.detach(index)?;
                 info!(index, "programs detached");
+            }
+        }
+        // Packets of an interface that is served by another role now would still be translated as from outside.
+        for index in pins::accelerated(&links)? {
+            if !external.contains(&index) {
+                self.decelerate(index)?;
+                info!(index, "XDP program detached from an interface that is not external");
             }
         }
         Ok(())

@@ -72,6 +72,12 @@ pub(super) fn devices(links: &Path) -> Result<Vec<u32>, Error> {
     Ok(devices)
 }
 
+/// Returns the indices of the interfaces that have a pinned XDP link.
+pub(super) fn accelerated(links: &Path) -> Result<Vec<u32>, Error> {
+    let index = |path: PathBuf| path.file_name()?.to_str()?.strip_suffix(XDP)?.parse().ok();
+    Ok(list(links)?.into_iter().filter_map(index).collect())
+}
+
 /// Returns the directories of all layouts (`v` and a number), ours included.
 pub(super) fn layouts(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     let is_layout = |path: &PathBuf| {
@@ -161,8 +167,10 @@ mod tests {
         let links = directory.path();
         fs::write(links.join("2-ingress"), "").unwrap();
         assert!(!has_xdp(links));
+        assert!(accelerated(links).unwrap().is_empty());
         fs::write(of_xdp(links, 2), "").unwrap();
         assert!(has_xdp(links));
+        assert_eq!(accelerated(links).unwrap(), [2]);
         remove_pin(&of_xdp(links, 2)).unwrap();
         assert!(!has_xdp(links));
         assert!(has_xdp(&links.join("nowhere")), "unknown counts as true");

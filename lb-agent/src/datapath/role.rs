@@ -24,6 +24,11 @@ impl Role {
         }
     }
 
+    /// Reports whether the interface leads outside or to other nodes.
+    pub const fn is_external(self) -> bool {
+        matches!(self, Self::External | Self::L3)
+    }
+
     /// Returns the name of the program for a direction.
     pub const fn program(self, direction: Direction) -> &'static str {
         match (self, direction) {

@@ -15,7 +15,9 @@ use lb_tests::topology::{Node, Shape, Topology};
 use lb_tests::traffic::Ask;
 use lb_tests::wait::wait_until_ok;
 
-use super::{SOON, counted, everything_is_answered, is_on, start, until_shown, with_agents};
+use super::{
+    SOON, counted, everything_is_answered, is_on, is_on_device, start, until_shown, with_agents,
+};
 
 in_both_shapes!(xdp_stays_through_a_restart_and_goes_with_cleanup);
 
@@ -117,6 +119,35 @@ fn a_veth_is_left_alone_unless_configured_otherwise() -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// The second network card is a pod's interface in the next run: it keeps programs at tc, but not that of an external
+/// interface.
+#[test]
+fn program_of_an_interface_that_is_external_no_more_goes_with_the_next_run() -> Result<()> {
+    let builder = Topology::builder(Shape::Routed).two_segments().rp_filter(2);
+    let builder = builder.without_checksum_offload();
+    let mut rig = start(builder, "native\nexternalDevices: [eth0, eth1]")?;
+    let mut agent = rig.take_agent(0)?;
+    let node = rig.node(0)?;
+    let until_on = |expected: [bool; 2]| {
+        wait_until_ok(SOON, &format!("XDP is on eth0 and eth1: {expected:?}"), || {
+            let found = [is_on_device(node, "eth0")?, is_on_device(node, "eth1")?];
+            ensure!(found == expected, "{found:?}");
+            Ok(())
+        })
+    };
+    until_on([true, true])?;
+    agent.stop()?;
+    let roles = "externalDevices: [eth0]\npodDevices: ['veth*', eth1]";
+    drop(rig.configuration(&format!("acceleration: native\n{roles}"))?);
+    agent.start_again()?;
+    until_on([true, false])?;
+    let status = agent.command(&["status"])?;
+    let mut lines = status.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let is_pods = lines.any(|words| words.get(..3) == Some(&["Interface", "eth1", "pod"]));
+    ensure!(is_pods, "eth1 as a pod's interface: {status}");
+    agent.stop()
 }
 
 /// Attaches a foreign XDP program to an interface: the same object with separate, empty maps, so that it passes every

@@ -61,7 +61,7 @@ impl Attached {
 
     /// Returns the external interfaces, those without a link-layer header included.
     pub(super) fn external(&self) -> impl Iterator<Item = &Assignment> {
-        self.devices.values().filter(|device| matches!(device.role, Role::External | Role::L3))
+        self.devices.values().filter(|device| device.role.is_external())
     }
 
     /// Forgets the written flags of an interface. Call it when its entry is removed, or written without them.

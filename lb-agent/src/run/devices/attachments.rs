@@ -105,6 +105,8 @@ impl Attachments {
         // New interfaces come first: packets of a pod without programs reach no Service, while an interface that is
         // gone costs nothing.
         let indices: BTreeSet<u32> = wanted.iter().map(|device| device.index).collect();
+        let external = wanted.iter().filter(|device| device.role.is_external());
+        let external: BTreeSet<u32> = external.map(|device| device.index).collect();
         for device in wanted {
             if !self.attached.has(&device) && !self.newcomers.keeps(&device) {
                 self.attach(device, maps, numbers);
@@ -123,7 +125,7 @@ impl Attachments {
         }
         // Roles depend on the Node's addresses: without them, an external interface may not be recognized as one.
         if is_known && !self.is_pruned {
-            self.prune(&indices, maps);
+            self.prune(&indices, &external, maps);
         }
     }
 
@@ -216,9 +218,10 @@ impl Attachments {
         detached.and(removed)
     }
 
-    /// Removes an earlier run's links and entries of interfaces that are gone or no longer served.
-    fn prune(&mut self, indices: &BTreeSet<u32>, maps: &mut Maps) {
-        match self.forget_others(indices, maps) {
+    /// Removes an earlier run's links and entries of interfaces that are gone or no longer served, and its XDP links of
+    /// those that are not external.
+    fn prune(&mut self, indices: &BTreeSet<u32>, external: &BTreeSet<u32>, maps: &mut Maps) {
+        match self.forget_others(indices, external, maps) {
             Ok(()) => self.is_pruned = true,
             Err(error) => {
                 warn!(
@@ -229,13 +232,18 @@ impl Attachments {
         }
     }
 
-    fn forget_others(&mut self, indices: &BTreeSet<u32>, maps: &mut Maps) -> Result<(), Error> {
+    fn forget_others(
+        &mut self,
+        indices: &BTreeSet<u32>,
+        external: &BTreeSet<u32>,
+        maps: &mut Maps,
+    ) -> Result<(), Error> {
         for (index, _) in maps.devices()? {
             if !indices.contains(&index) {
                 maps.remove_device(index)?;
             }
         }
-        Ok(self.datapath.retain(indices)?)
+        Ok(self.datapath.retain(indices, external)?)
     }
 
     /// Repairs our attachments after changes by other programs. Returns whether anything was repaired, and the
