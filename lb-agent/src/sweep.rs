@@ -156,7 +156,7 @@ const fn fuller(one: (usize, u32), other: (usize, u32)) -> (usize, u32) {
 fn draining_of(draining: &BTreeSet<Frontend>, to: Frontend) -> impl Iterator<Item = Frontend> {
     let both = [to, Frontend::node_port(to.ip, to.port, to.protocol)];
     // Datagrams look up their frontend again when it is removed.
-    let is_kept = to.protocol == Protocol::TCP;
+    let is_kept = to.protocol != Protocol::UDP;
     both.into_iter().filter(move |frontend| is_kept && draining.contains(frontend))
 }
 

@@ -147,8 +147,8 @@ impl Flags {
     pub const SOURCE_RANGES: Self = Self(4);
     /// Some endpoint is usable somewhere in the cluster: an empty Local set drops instead of rejecting.
     pub const ANYWHERE: Self = Self(8);
-    /// The frontend was removed from its service: only existing TCP flows continue; new packets are treated as if it
-    /// did not exist.
+    /// The frontend was removed from its service: only existing TCP and SCTP flows continue; new packets are treated as
+    /// if it did not exist.
     pub const DRAINING: Self = Self(16);
     /// The entry is only the marker of a known ClusterIP: packets to any other port of it are rejected.
     pub const ADDRESS: Self = Self(32);
@@ -186,8 +186,8 @@ pub struct Backend {
     pub port: Port,
     /// [`Backend::LOCAL`], [`Backend::IN_CLUSTER_SET`], [`Backend::IN_LOCAL_SET`].
     pub flags: u16,
-    /// Changes whenever the row gets another endpoint or loses its own: flows and affinity that hold an older epoch are
-    /// over (TCP flows excepted). 0 is never live.
+    /// Changes whenever the row gets another endpoint or loses its own: datagram flows and affinity that hold an older
+    /// epoch are over. 0 is never live.
     pub epoch: u32,
     /// The service it belongs to.
     pub service: ServiceId,

@@ -1,7 +1,7 @@
 //! The entries of `SERVICES`: which services claim a frontend, which one has it, and what is written.
 //!
 //! A frontend that several services claim goes to the oldest of those with endpoints (`MirroredPort::claim`). An entry
-//! that no service claims any more stays as a draining one while TCP flows may still use it.
+//! that no service claims any more stays as a draining one while TCP or SCTP flows may still use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -153,8 +153,8 @@ impl FrontendClaims {
             let marker = Service { flags: Flags::ADDRESS, ..Service::default() };
             return self.addresses.contains_key(&frontend.ip).then_some(marker);
         }
-        // Only TCP flows continue after the removal; datagrams look up their frontend again (contract 5).
-        let service = self.written.get(frontend).filter(|_| frontend.protocol == Protocol::TCP)?;
+        // TCP and SCTP flows continue after the removal; datagrams look up their frontend again (contract 5).
+        let service = self.written.get(frontend).filter(|_| frontend.protocol != Protocol::UDP)?;
         let none = Set::default();
         let kind = service.flags.0 & (Flags::EXTERNAL.0 | Flags::NODE_PORT.0);
         let flags = Flags(kind).with(Flags::DRAINING);

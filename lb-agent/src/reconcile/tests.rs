@@ -111,15 +111,21 @@ fn frontend_that_hides_a_node_port_moves_its_flows() {
 }
 
 #[test]
-fn draining_frontends_stay_while_tcp_flows_do() {
+fn draining_frontends_stay_while_connections_and_associations_do() {
+    for protocol in [Protocol::TCP, Protocol::SCTP] {
+        draining_frontends_stay_while_flows_do(protocol);
+    }
+}
+
+fn draining_frontends_stay_while_flows_do(protocol: Protocol) {
     let mut world = World::new(LIMITS);
     world.plan(vec![
-        change(1, Some(plan(1, Protocol::TCP, 1, &[(1, 2)]))),
+        change(1, Some(plan(1, protocol, 1, &[(1, 2)]))),
         change(2, Some(plan(2, Protocol::UDP, 0, &[(1, 2)]))),
     ]);
     world.plan(vec![change(1, None), change(2, None)]);
     let left: Vec<Frontend> = world.maps.services.keys().copied().collect();
-    assert_eq!(left.len(), 2, "ClusterIP and NodePort of the TCP service");
+    assert_eq!(left.len(), 2, "ClusterIP and NodePort of the first service");
     assert_eq!(world.reconciler.draining(), left.iter().copied().collect());
     let wildcard = left.iter().find(|frontend| frontend.port.get() == 30_000).unwrap();
     let live = BTreeSet::from([*wildcard]);

@@ -61,19 +61,25 @@ fn only_entries_that_were_silent_for_long_are_judged() {
 
 #[test]
 fn flow_keeps_the_draining_frontend_that_it_goes_to() {
-    let [(key, flow), _] = pair(Protocol::TCP, 0, [Shown::NOTHING; 2]).try_into().unwrap();
-    let to = frontend(&key);
-    let node_port = Frontend::node_port(to.ip, to.port, to.protocol);
-    let of = |draining: &[Frontend]| {
-        let draining = draining.iter().copied().collect();
-        draining_of(&draining, frontend(&key)).collect::<Vec<_>>()
-    };
-    assert!(flow.is_forward());
-    assert_eq!(of(&[to]), [to]);
-    assert_eq!(of(&[node_port]), [node_port], "any address of the family");
-    let other = Frontend::new(to.ip, Port::new(81), to.protocol);
-    let of_udp = Frontend::new(to.ip, to.port, Protocol::UDP);
-    assert_eq!(of(&[other, of_udp]), []);
+    for (protocol, is_kept) in
+        [(Protocol::TCP, true), (Protocol::SCTP, true), (Protocol::UDP, false)]
+    {
+        let [(key, flow), _] = pair(protocol, 0, [Shown::NOTHING; 2]).try_into().unwrap();
+        let to = frontend(&key);
+        let node_port = Frontend::node_port(to.ip, to.port, to.protocol);
+        let of = |draining: &[Frontend]| {
+            let draining = draining.iter().copied().collect();
+            draining_of(&draining, frontend(&key)).collect::<Vec<_>>()
+        };
+        assert!(flow.is_forward());
+        assert_eq!(of(&[to]), if is_kept { vec![to] } else { vec![] }, "{protocol:?}");
+        if is_kept {
+            assert_eq!(of(&[node_port]), [node_port], "any address of the family");
+        }
+        let other = Frontend::new(to.ip, Port::new(81), to.protocol);
+        let of_icmp = Frontend::new(to.ip, to.port, Protocol::ICMP);
+        assert_eq!(of(&[other, of_icmp]), []);
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use super::world::{
 use super::{Datagram, Fake, Fixture, Transport, at};
 use crate::addr::{Port, Protocol};
 use crate::flow::{Flow, FlowKey, Kind, Shown, Side, Tuple};
-use crate::wire::tcp;
+use crate::wire::{self, tcp};
 
 mod accelerated;
 mod accelerator;
@@ -221,6 +221,20 @@ fn filled(datagram: Datagram) -> Datagram {
 }
 
 const PROTOCOLS: [Protocol; 3] = [Protocol::TCP, Protocol::UDP, Protocol::SCTP];
+
+/// The service of a protocol on a [`node`], and the row of its backend if it has only one.
+const fn service_id(protocol: Protocol) -> u32 {
+    match protocol {
+        Protocol::TCP => 1,
+        Protocol::UDP => 2,
+        _ => 3,
+    }
+}
+
+/// An SCTP packet that opens an association.
+fn init(source: &str, destination: &str) -> Datagram {
+    Datagram::sctp(source, destination).with(&[wire::sctp::INIT, 0, 0, 4])
+}
 
 /// A node where the ClusterIP and the `NodePort` of a family, in all protocols, have these backends.
 fn node(family: Family, backends: &[(&str, bool)]) -> Fake {

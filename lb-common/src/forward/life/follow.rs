@@ -19,9 +19,9 @@ const PATIENCE: u32 = 15;
 /// Whether a packet may follow the flow found for it without another lookup of its frontend. `is_answer`: its
 /// destination can only be a translated source.
 ///
-/// A TCP connection continues whatever happens to its frontend. A flow of UDP or SCTP continues if its backend still
-/// exists, and no frontend was removed since its own was last looked up: otherwise [`still_good`] decides. A SYN is
-/// never a reply.
+/// A TCP connection or an SCTP association continues whatever happens to its frontend and its backend (contract 5). A
+/// flow of datagrams continues if its backend still exists, and no frontend was removed since its own was last looked
+/// up. [`still_good`] decides about all others, and about a SYN or INIT. A SYN is never a reply.
 #[inline(always)]
 pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     tables: &T,
@@ -34,8 +34,8 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     if flow.is_answer() {
         return is_answer && !view.is_syn();
     }
-    if view.protocol == Protocol::TCP {
-        return !view.is_syn();
+    if view.protocol != Protocol::UDP {
+        return !view.is_opening();
     }
     flow.frontends_epoch == settings.services.frontends_epoch
         && tables.epoch(flow.backend) == flow.epoch
@@ -66,9 +66,12 @@ pub(in crate::forward) fn is_translated_later<P: Packet>(
 
 /// Whether a packet may follow the flow found for it, or needs a new choice of backend.
 ///
-/// The choice is new for UDP and SCTP flows whose backend or service was removed. For TCP it is new where a SYN meets a
-/// closed connection, or one that is unanswered and whose backend was removed. A flow that a pod began in the name of a
-/// client outside ends with the first packet of that client.
+/// The choice is new for datagrams and INITs in flows whose backend or service was removed. For TCP it is new where a
+/// SYN meets a closed connection, or one that is unanswered and whose backend was removed. A flow that a pod began in the
+/// name of a client outside ends with the first packet of that client.
+///
+/// An INIT does not wait for silence as a SYN does ([`takes_syn`]): no entry shows whether an association has ended,
+/// and clients with a fixed port open the next one from that port (ADR 0025).
 #[inline(always)]
 pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     tables: &T,
