@@ -75,8 +75,8 @@ pub struct Identity {
     pub node_port_primary: Primary,
     /// Whether the Node object, or an earlier run, has named a primary address.
     pub knows_primary: bool,
-    /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; empty if neither is set. Until the Node is known,
-    /// those of an earlier run stand in for `podCIDRs` if there is no `clusterCIDR`.
+    /// Networks of pods: `podCIDRs` of the Node, and `clusterCIDR`; earlier ones for a family of which both name none.
+    /// Until the Node is known, those of an earlier run stand in for `podCIDRs` if there is no `clusterCIDR`.
     pub pod_ranges: Vec<IpNet>,
     /// Patterns of `--external-device`; empty if external interfaces are detected.
     pub external: Vec<Pattern>,
@@ -134,15 +134,22 @@ impl Identity {
     }
 
     /// Takes over the Node object, and its primary addresses. A family without an address in it keeps the earlier
-    /// ones.
+    /// ones, and a family without a network of pods keeps its earlier networks.
     pub fn learn(&mut self, config: &Config, node: &NodeSpec, primary: Primary) {
         let is_named =
             |ip: &IpAddr| node.addresses.iter().any(|named| named.is_ipv4() == ip.is_ipv4());
         // Without a primary address, NodePorts of the family would be served on all addresses (contract 3.5).
         self.kept = self.addresses.iter().copied().filter(|ip| !is_named(ip)).collect();
         self.addresses = node.addresses.iter().chain(&self.kept).copied().collect();
-        self.pod_ranges =
+        let ranges: Vec<IpNet> =
             node.pod_cidrs.iter().chain(&config.cluster_cidr.value).copied().collect();
+        let has_family = |net: &IpNet| {
+            let is_v4 = net.addr().is_ipv4();
+            ranges.iter().any(|named| named.addr().is_ipv4() == is_v4)
+        };
+        let kept: Vec<IpNet> =
+            self.pod_ranges.iter().copied().filter(|net| !has_family(net)).collect();
+        self.pod_ranges = [ranges, kept].concat();
         self.knows_primary |= primary != Primary::default();
         self.primary = primary.or(self.primary).bound(config);
         self.node_port_primary = self.primary.of_node_ports(config);
