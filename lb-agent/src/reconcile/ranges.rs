@@ -31,8 +31,8 @@ pub(super) struct Ranges {
     known: bool,
     /// See [`ServiceRanges::frontends_epoch`].
     epoch: u32,
-    /// Whether `current` must be computed again: an address outside of it was added, or one of its prefixes has no
-    /// address left.
+    /// Whether `current` must be computed again: an address outside of it was added, one of its prefixes has no address
+    /// left, or the `ServiceCIDR`s may fit again.
     stale: bool,
 }
 
@@ -97,6 +97,8 @@ impl Ranges {
             let given = if self.known { self.cidrs.len() } else { 0 };
             let mut computed = self.current.iter().skip(given);
             self.stale |= computed.any(|&(ip, bits)| !self.any_within(ip, bits));
+            // The addresses outside of the `ServiceCIDR`s were too many. One that is inside changes nothing.
+            self.stale |= !self.known && !self.cidrs.is_empty() && !self.is_given(&frontend.ip);
         }
     }
 

@@ -69,6 +69,25 @@ fn known_cidrs_stand_with_addresses_beside_them() {
 }
 
 #[test]
+fn cidrs_are_known_again_once_few_addresses_are_beside_them() {
+    let mut ranges = Ranges::default();
+    ranges.set_cidrs(&["10.96.0.0/16".parse().unwrap()]);
+    let beside: Vec<_> = (1..=RANGES).map(|n| entry(&format!("10.97.0.{n}"), Flags(0))).collect();
+    let unused = Ip::v4([10, 96, 3, 4]);
+    for (frontend, service) in &beside {
+        assert!(ranges.derive().are_known());
+        ranges.add(frontend, service);
+    }
+    let derived = ranges.derive();
+    assert!(!derived.are_known() && !derived.contain(&unused));
+    let [(frontend, service), (other, _), ..] = &beside[..] else { panic!("two addresses") };
+    ranges.remove(frontend, service);
+    let derived = ranges.derive();
+    assert!(derived.are_known() && derived.contain(&unused));
+    assert!(!derived.contain(&frontend.ip) && derived.contain(&other.ip));
+}
+
+#[test]
 fn node_port_bounds_and_other_frontends_follow_the_entries() {
     let mut ranges = Ranges::default();
     let none = ranges.derive();
