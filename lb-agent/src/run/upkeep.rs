@@ -159,9 +159,11 @@ impl Agent {
         if !self.tracker.is_synced() {
             return None;
         }
-        let (name, is_known) = (&self.tracker.context().name, self.tracker.node().is_some());
+        let (context, is_known) = (self.tracker.context(), self.tracker.node().is_some());
+        let (name, has_zone) = (&context.name, context.zone.is_some());
         let unread = self.state.unread(ObjectKind::Node);
-        self.node_object.problem(name, is_known, unread.as_deref(), self.devices.identity())
+        let identity = self.devices.identity();
+        self.node_object.problem(name, is_known, unread.as_deref(), identity, has_zone)
     }
 
     /// Leaves `ClusterIP`s that are addresses of this node to the processes that listen there.
