@@ -229,12 +229,14 @@ impl Reconciler {
         let Transaction { before: mut ops, dirty, after, forgotten } = transaction;
         let entries = self.frontends.written().len();
         let (ports, kept) = (&self.ports, &self.kept);
-        // In kube-proxy the last write of a claimant with endpoints wins, in random order; here the oldest such
-        // claimant does (contract 1.6).
+        // In kube-proxy the last write of a claimant with endpoints wins, in random order; here the Service whose
+        // ClusterIP it is does, else the oldest claimant with endpoints (contract 1.6).
         let winner = |frontends: &FrontendClaims, frontend: Frontend| {
             let claimants =
                 frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(id)?)));
-            let winner = claimants.min_by_key(|(_, port)| port.claim());
+            // A single claimant needs no rank.
+            let winner = claimants
+                .min_by(|(_, left), (_, right)| left.claim(frontend).cmp(&right.claim(frontend)));
             let service = winner.and_then(|(id, port)| port.service(id, frontend));
             let service = service.or_else(|| frontends.unclaimed(&frontend))?;
             Some(kept::marked(kept, frontend, service))

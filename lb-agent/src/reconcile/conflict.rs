@@ -1,5 +1,5 @@
-//! Frontends that several services claim: the oldest service with endpoints gets them, and the others are reported
-//! (contract 1.6).
+//! Frontends that several services claim: the service whose `ClusterIP` it is gets them, else the oldest one with
+//! endpoints, and the others are reported (contract 1.6).
 
 use lb_common::service::Frontend;
 
@@ -10,9 +10,9 @@ use crate::plan::PortKey;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     pub frontend: Frontend,
-    /// The port that has the frontend: the oldest with endpoints.
+    /// The port that has the frontend: the one whose `ClusterIP` it is, else the oldest with endpoints.
     pub winner: PortKey,
-    /// The other ports, those with endpoints first, then the oldest first.
+    /// The other ports, in the order in which they would have it.
     pub losers: Vec<PortKey>,
 }
 
@@ -26,7 +26,7 @@ impl Reconciler {
     pub fn conflicts(&self) -> Vec<Conflict> {
         let conflict = |frontend: Frontend| {
             let mut ports: Vec<&MirroredPort> = self.claimants(frontend).collect();
-            ports.sort_by_key(|port| port.claim());
+            ports.sort_by_key(|port| port.claim(frontend));
             let mut keys = ports.into_iter().map(|port| port.plan.key.clone());
             let winner = keys.next()?;
             Some(Conflict { frontend, winner, losers: keys.collect() })

@@ -14,7 +14,7 @@ use super::frontends::key;
 use super::rows_by_endpoint::RowsByEndpoint;
 use super::slot_ranges::Range;
 use super::{FullMap, Reconciler, Transaction};
-use crate::plan::{PortKey, PortPlan, ServiceName};
+use crate::plan::{FrontendKind, PortKey, PortPlan, ServiceName};
 
 /// The result of placing a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +57,17 @@ impl Members {
 }
 
 impl MirroredPort {
-    /// Returns the rank of the port when several claim a frontend: the smaller wins. A port with endpoints anywhere
-    /// comes first, because kube-proxy refuses connections only after no port has translated them (contract 1.6).
-    pub(super) const fn claim(&self) -> (bool, &(i64, String), &PortKey) {
-        let (age, key) = self.seniority();
-        (!self.plan.anywhere, age, key)
+    /// Returns the rank of the port when several claim a frontend: the smaller wins.
+    ///
+    /// A port whose `ClusterIP` it is comes first: whoever may write Services may name any address as an external IP
+    /// (CVE-2020-8554). Then comes a port with endpoints anywhere, because kube-proxy refuses connections only after no
+    /// port has translated them (contract 1.6).
+    pub(super) fn claim(&self, frontend: Frontend) -> (bool, bool, &(i64, String), &PortKey) {
+        let (age, port) = self.seniority();
+        let is_own = self.plan.frontends.iter().any(|plan| {
+            plan.kind == FrontendKind::ClusterIp && key(plan, self.plan.key.protocol) == frontend
+        });
+        (!is_own, !self.plan.anywhere, age, port)
     }
 
     /// Returns the rank of the port when room runs out: the smaller, which is the older, has it.

@@ -158,6 +158,29 @@ fn the_oldest_has_a_frontend_and_the_next_takes_over() {
     assert_eq!(world.reconciler.conflicts()[0].winner.service, service(1));
 }
 
+/// Whoever may write Services may name any address as an external IP (CVE-2020-8554).
+#[test]
+fn cluster_ip_stays_with_its_service_whoever_names_it_as_an_external_ip() {
+    let mut world = World::new(LIMITS);
+    let own = |backends: &[(u8, u8)]| plan(1, Protocol::TCP, 0, backends);
+    // Service 3 is older than service 1.
+    let mut older = plan(3, Protocol::TCP, 0, &[(3, 2)]);
+    let external = |plan: FrontendPlan| FrontendPlan { kind: FrontendKind::ExternalIp, ..plan };
+    older.frontends.extend(own(&[]).frontends.into_iter().map(external));
+    world.plan(vec![change(3, Some(older))]);
+    world.check();
+    let at = Frontend::new(Ip::v4([10, 96, 0, 1]), Port::new(80), Protocol::TCP);
+    assert!(world.maps.services[&at].flags.has(Flags::EXTERNAL), "nobody else has the address");
+    for (anywhere, backends) in [(true, &[(1, 2)][..]), (false, &[])] {
+        world.plan(vec![change(1, Some(PortPlan { anywhere, ..own(backends) }))]);
+        world.check();
+        assert!(!world.maps.services[&at].flags.has(Flags::EXTERNAL));
+        let conflicts = world.reconciler.conflicts();
+        assert_eq!((conflicts.len(), conflicts[0].frontend), (1, at));
+        assert_eq!(conflicts[0].winner.service, service(1));
+    }
+}
+
 /// As kube-proxy: packets that no Service translates are refused, so a Service without endpoints hides no other one.
 #[test]
 fn service_without_endpoints_leaves_its_frontend_to_a_younger_one() {

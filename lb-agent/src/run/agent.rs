@@ -275,7 +275,7 @@ impl Agent {
         let mut changes: Vec<Change> = changes.collect();
         let (services, began) = (changes.len(), Instant::now());
         // Oldest Services first: a frontend that several claim goes to its winner at once, even if they are in
-        // different pieces.
+        // different pieces. Only a ClusterIP that an older Service names as an external IP may change hands twice.
         changes.sort_by(|left, right| left.age().cmp(&right.age()));
         let (mut operations, mut changes) = (0, changes.into_iter());
         loop {

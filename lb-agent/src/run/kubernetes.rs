@@ -143,6 +143,20 @@ impl Reporter {
         for finding in of_source {
             self.unread(tracker, finding);
         }
+        self.lost_frontends(tracker, reconciler);
+        self.refused_ports(tracker, reconciler);
+        for (id, why) in unwritten {
+            let Some(key) = reconciler.key(id) else { continue };
+            let (port, family) = (&key.port, key.family.name());
+            let text = format!("port {port:?} ({family}): latest change is not in the maps: {why}");
+            let (reason, action) = ("ServiceNotWritten", "Program");
+            let uid = tracker.uid(&key.service).unwrap_or_default();
+            self.events.warn(&key.service, uid, reason, action, text);
+        }
+    }
+
+    /// Reports Services whose frontend another Service has.
+    fn lost_frontends(&mut self, tracker: &Tracker, reconciler: &Reconciler) {
         let uid = |service: &ServiceName| tracker.uid(service).unwrap_or_default();
         let mut losers = BTreeSet::new();
         for conflict in reconciler.conflicts() {
@@ -157,11 +171,12 @@ impl Reporter {
                         loser,
                         winner,
                         frontend,
-                        "two Services claim one address and port; the oldest one with endpoints is served"
+                        "two Services claim one frontend; that of the ClusterIP has it, else the oldest with endpoints"
                     );
                 }
                 let text = format!(
-                    "port {port} of one of its addresses belongs to {winner}, the oldest with endpoints"
+                    "port {port} of one of its addresses belongs to {winner}, by its ClusterIP or as the \
+                     oldest with endpoints"
                 );
                 let (reason, action) = ("FrontendTaken", "Program");
                 self.events.warn(&loser.service, uid(&loser.service), reason, action, text);
@@ -169,6 +184,11 @@ impl Reporter {
         }
         // The set is replaced, so that a conflict that ends and returns is logged again.
         self.losers = losers;
+    }
+
+    /// Reports ports of Services that are not served because a map is full.
+    fn refused_ports(&mut self, tracker: &Tracker, reconciler: &Reconciler) {
+        let uid = |service: &ServiceName| tracker.uid(service).unwrap_or_default();
         let (mut refused, mut count) = (BTreeSet::new(), 0_usize);
         for (key, full) in reconciler.refused() {
             let (service, map) = (key.to_string(), full.name());
@@ -196,13 +216,6 @@ impl Reporter {
             info!(service = key.to_string(), "Service port is served again");
         }
         self.refused = refused;
-        for (id, why) in unwritten {
-            let Some(key) = reconciler.key(id) else { continue };
-            let (port, family) = (&key.port, key.family.name());
-            let text = format!("port {port:?} ({family}): latest change is not in the maps: {why}");
-            let (reason, action) = ("ServiceNotWritten", "Program");
-            self.events.warn(&key.service, uid(&key.service), reason, action, text);
-        }
     }
 }
 

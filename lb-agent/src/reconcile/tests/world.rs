@@ -9,7 +9,7 @@ use lb_common::service::{Flags, Frontend, Service};
 use super::super::frontends::key;
 use super::super::{Change, GRACE, Limits, Op, Reconciler};
 use super::maps::{Maps, Seen};
-use crate::plan::{EndpointPlan, PortKey, PortPlan, ServiceName};
+use crate::plan::{EndpointPlan, FrontendKind, PortKey, PortPlan, ServiceName};
 
 /// Maps, the mirror over them, and what should be in them.
 pub(super) struct World {
@@ -104,16 +104,17 @@ impl World {
         self.apply(&ops);
     }
 
-    /// Checks the maps against the plans: each frontend belongs to the oldest plan with endpoints
-    /// that claims it, else to the oldest one.
+    /// Checks the maps against the plans: each frontend belongs to the plan whose `ClusterIP` it is, else to the oldest
+    /// plan with endpoints that claims it, else to the oldest one.
     pub(super) fn check(&self) {
         let plans: Vec<&PortPlan> = self.wanted.values().flatten().collect();
         let mut expected: BTreeMap<Frontend, &PortPlan> = BTreeMap::new();
         for plan in &plans {
             for frontend in &plan.frontends {
-                let place = expected.entry(key(frontend, plan.key.protocol)).or_insert(plan);
+                let at = key(frontend, plan.key.protocol);
+                let place = expected.entry(at).or_insert(plan);
                 *place = std::cmp::min_by_key(place, plan, |plan| {
-                    (!plan.anywhere, &plan.age, &plan.key)
+                    (!has_cluster_ip(plan, at), !plan.anywhere, &plan.age, &plan.key)
                 });
             }
         }
@@ -133,6 +134,11 @@ impl World {
     pub(super) fn ids(&self) -> BTreeMap<PortKey, u32> {
         self.reconciler.names().map(|(id, key)| (key.clone(), id)).collect()
     }
+}
+
+fn has_cluster_ip(plan: &PortPlan, at: Frontend) -> bool {
+    let own = plan.frontends.iter().filter(|plan| plan.kind == FrontendKind::ClusterIp);
+    own.map(|own| key(own, plan.key.protocol)).any(|own| own == at)
 }
 
 fn endpoints(plan: &PortPlan, is: fn(&EndpointPlan) -> bool) -> Vec<Endpoint> {
