@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
+use lb_common::addr::Protocol;
 use lb_common::event::{Event, Hook, Return, Verdict, event_counter, verdict_counter};
 use lb_common::fake::{Fake, Step, fields, is_fast, run, run_whole, wrong_checksums};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
@@ -196,12 +197,15 @@ fn spoilt(step: &Step, verdict: Verdict, bytes: &[u8]) -> Option<String> {
 }
 
 fn timeless(flows: &BTreeMap<FlowKey, Flow>) -> Vec<(FlowKey, Flow)> {
-    let still = |mut flow: Flow| {
+    let still = |key: &FlowKey, mut flow: Flow| {
         flow.seen = 0;
         flow.begun = 0;
+        if key.protocol == Protocol::TCP {
+            flow.frontends_epoch = u32::from(flow.frontends_epoch != 0);
+        }
         flow
     };
-    flows.iter().map(|(key, flow)| (*key, still(*flow))).collect()
+    flows.iter().map(|(key, flow)| (*key, still(key, *flow))).collect()
 }
 
 fn ageless(clients: &BTreeMap<Client, Affinity>) -> Vec<(Client, Affinity)> {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use lb_agent::reconcile::Op;
+use lb_common::addr::Protocol;
 use lb_common::config::SettingsPair;
 use lb_common::fake::Fake;
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Ports};
@@ -85,10 +86,14 @@ impl Kernel {
     /// Loads flows and affinity. Their times are moved to the kernel's clock, with the same age.
     fn load_remembered(&self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
         let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
+        let moment = |of: u32| Flow::moment(moved(u64::from(of) << Flow::MOMENT_BITS));
         for table in [&tables.flows, &tables.transient] {
-            for flow in table.borrow_mut().values_mut() {
+            for (key, flow) in &mut *table.borrow_mut() {
                 flow.seen = moved(flow.seen);
-                flow.begun = Flow::moment(moved(u64::from(flow.begun) << Flow::MOMENT_BITS));
+                flow.begun = moment(flow.begun);
+                if key.protocol == Protocol::TCP && flow.frontends_epoch != 0 {
+                    flow.frontends_epoch = moment(flow.frontends_epoch);
+                }
             }
         }
         let flows = tables.flows.borrow();
