@@ -41,8 +41,8 @@ fn backend_that_does_not_listen_refuses_through_the_service(shape: Shape) -> Res
     Ok(())
 }
 
-/// The ICMP error of a router on the path has the router as its source, not the frontend (contract 14, 11). It quotes
-/// the packet as the client sent it, with correct checksums.
+/// The ICMP error of a router on the path has the router as its source, not the frontend (contract 14, row 11). It
+/// quotes the packet as the client sent it, with correct checksums.
 fn router_error_names_the_router_and_quotes_the_packet(shape: Shape) -> Result<()> {
     let rig = Rig::shared(shape)?;
     let far = Service::new("far", 11)?.port(80, TARGET).node_port(30_081).pods(&[rig.pod(1, 1)?]);

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 use crate::workspace::root;
 
+mod lines;
+
 /// Directories with files written by people.
 const DIRECTORIES: [&str; 6] = ["docs", "lb-agent", "lb-common", "lb-ebpf", "tests", "xtask"];
 
