@@ -53,6 +53,8 @@ pub(crate) const fn hooks(role: Role) -> (Hook, Hook) {
 }
 
 /// The return value of a tc program. A packet that is not dropped, returned or redirected goes to the next program.
+///
+/// It names every [`Return`] and [`Redirect`], so that a new one does not compile before its way out is written here.
 #[inline(always)]
 pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verdict) -> i32 {
     let Target { device, to_peer, gateway } = target;
@@ -67,9 +69,13 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
             bpf_redirect(device, u64::from(BPF_F_INGRESS)) as i32
         },
         // SAFETY: as above.
-        Verdict::Redirected(_) if to_peer != 0 => unsafe { bpf_redirect_peer(device, 0) as i32 },
+        Verdict::Redirected(Redirect::Forward | Redirect::Reply) if to_peer != 0 => unsafe {
+            bpf_redirect_peer(device, 0) as i32
+        },
         // SAFETY: as above.
-        Verdict::Redirected(_) => unsafe { bpf_redirect(device, 0) as i32 },
+        Verdict::Redirected(Redirect::Forward | Redirect::Reply) => unsafe {
+            bpf_redirect(device, 0) as i32
+        },
         // A drop on egress would reach a process that sends a datagram as an error (ENOBUFS); a redirect to an
         // interface that does not exist does not, like any other loss. SAFETY: as above; there is no interface of this
         // index.
@@ -78,14 +84,24 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
         },
         Verdict::Drop(_) => TC_ACT_SHOT,
         Verdict::Returned(why) => {
-            if matches!(direction, Direction::L3Ingress) && why != Return::Fragment {
-                // SAFETY: as above; without parameters the kernel looks for the route.
-                return unsafe { bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32 };
-            }
-            let flags = match (direction, why) {
-                // A packet of this host returns into the stack.
-                (Direction::Egress, _) | (_, Return::Fragment) => u64::from(BPF_F_INGRESS),
-                (Direction::Ingress | Direction::L3Ingress, _) => 0,
+            let flags = match why {
+                // A held fragment comes in again.
+                Return::Fragment => u64::from(BPF_F_INGRESS),
+                Return::Hairpin
+                | Return::Echo
+                | Return::NoBackend
+                | Return::UnknownPort
+                | Return::TooBig => match direction {
+                    // A packet of this host returns into the stack.
+                    Direction::Egress => u64::from(BPF_F_INGRESS),
+                    Direction::Ingress => 0,
+                    Direction::L3Ingress => {
+                        // SAFETY: as above; without parameters the kernel looks for the route.
+                        return unsafe {
+                            bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32
+                        };
+                    }
+                },
             };
             // SAFETY: the helper only records where the packet is to go.
             unsafe { bpf_redirect(device, flags) as i32 }
@@ -116,7 +132,8 @@ fn to_neighbour(device: u32, gateway: &Ip) -> i32 {
     unsafe { bpf_redirect_neigh(device, hop.as_mut_ptr().cast(), length, 0) as i32 }
 }
 
-/// The return value of the XDP program. `to`: the interface by which it sends a packet out.
+/// The return value of the XDP program, with the same names as [`tc`]. `to`: the interface by which it sends a packet
+/// out.
 #[inline(always)]
 pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
     let counter = verdict_counter(hook, verdict);
@@ -125,11 +142,23 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
-        Verdict::Returned(_) => xdp_action::XDP_TX,
+        Verdict::Returned(
+            Return::Hairpin
+            | Return::Echo
+            | Return::NoBackend
+            | Return::Fragment
+            | Return::UnknownPort
+            | Return::TooBig,
+        ) => xdp_action::XDP_TX,
         // Redirected to its own interface like to any other: a veth whose peer has no XDP program does not deliver
         // frames of `XDP_TX`.
-        // SAFETY: the helper only records where the packet is to go.
-        Verdict::Redirected(_) => unsafe { bpf_redirect(to, 0) }.cast_unsigned() as u32,
+        Verdict::Redirected(
+            Redirect::Forward | Redirect::Reply | Redirect::FromHost | Redirect::ToHost,
+        ) => {
+            // SAFETY: the helper only records where the packet is to go.
+            let code = unsafe { bpf_redirect(to, 0) };
+            code.cast_unsigned() as u32
+        }
     }
 }
 
