@@ -66,7 +66,8 @@ pub use stage::Stage;
 use step::ready;
 pub use step::{Refusal, Role, Step};
 
-/// Handles a packet that comes in by an interface: the fast path first, then the whole one.
+/// Handles a packet that comes in by an interface: the fast path first, then the whole one. Only code on the host calls
+/// it.
 ///
 /// In the kernel the two paths are separate programs: in one program, the registers and stack of the whole path would
 /// make the fast path a tenth slower.
@@ -81,7 +82,8 @@ pub fn ingress<P: Parts<T>, T: Tables>(
         .unwrap_or_else(|| whole::ingress(packet, tables, scratch, role))
 }
 
-/// Handles a packet that goes out by an interface: the fast path first, then the whole one.
+/// Handles a packet that goes out by an interface: the fast path first, then the whole one. Only code on the host calls
+/// it, as [`ingress`].
 #[inline(always)]
 pub fn egress<P: Parts<T>, T: Tables>(
     packet: &mut P,

@@ -1,4 +1,5 @@
-//! The entry points: what the agent attaches to interfaces and cgroups. The stages behind them are in `stages`.
+//! The entry points: what the agent attaches to interfaces and cgroups. The stages behind them are in `stages`, with
+//! the entry points of interfaces without a link-layer header, which are stages themselves.
 
 use aya_ebpf::macros::{cgroup_sock_addr, classifier, xdp};
 use aya_ebpf::programs::{SockAddrContext, TcContext, XdpContext};

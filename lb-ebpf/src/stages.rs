@@ -1,4 +1,7 @@
-//! The stages of the whole path: programs that the agent attaches nowhere, entered by a tail call (ADR 0044).
+//! The stages of the whole path (ADR 0044).
+//!
+//! The agent attaches `l3_ingress` and `l3_egress`, the first stages at interfaces without a link-layer header. All
+//! other programs here are attached nowhere: another program enters them by a tail call.
 
 use aya_ebpf::EbpfContext;
 use aya_ebpf::btf_maps::ProgramArray;

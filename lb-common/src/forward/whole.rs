@@ -15,7 +15,9 @@ pub fn enter(scratch: &mut Scratch, role: Role, side: Side) -> Stage {
     if side == Side::INGRESS { Stage::Ingress } else { Stage::Egress }
 }
 
-/// Handles any packet that comes in by an interface.
+/// Handles any packet that comes in by an interface: for `explain` and tests, which run on the host.
+///
+/// In the kernel a program runs one stage ([`enter`], [`run`]) and enters the program of the next.
 #[inline(always)]
 pub fn ingress<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -26,7 +28,7 @@ pub fn ingress<P: Parts<T>, T: Tables>(
     all(packet, tables, scratch, role, Side::INGRESS)
 }
 
-/// Handles any packet that goes out by an interface.
+/// Handles any packet that goes out by an interface, on the host as [`ingress`].
 #[inline(always)]
 pub fn egress<P: Parts<T>, T: Tables>(
     packet: &mut P,
