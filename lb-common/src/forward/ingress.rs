@@ -14,7 +14,7 @@ use crate::wire::Piece;
 /// Finds the flow of a packet, or its service. A packet that changes no entry follows its flow at once; at XDP that
 /// includes the mark for a packet that leaves by a next hop.
 #[inline(always)]
-pub(super) fn search<P: Parts<T>, T: Tables>(
+pub(super) fn seek<P: Parts<T>, T: Tables>(
     packet: &mut P,
     tables: &T,
     scratch: &mut Scratch,

@@ -10,7 +10,7 @@ use crate::forward::exit::{self, rewrite};
 use crate::forward::life::flows;
 use crate::forward::rare::{host, icmp, reject};
 use crate::forward::seek::{self, shape::Any};
-use crate::forward::{Scratch, Search, Step, begin, fragments};
+use crate::forward::{PortSearch, Scratch, Step, begin, fragments};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;
@@ -171,9 +171,9 @@ pub(super) fn tries<P: Parts<T>, T: Tables>(
     scratch: &mut Scratch,
     part: Part,
 ) -> Step<()> {
-    scratch.search = Search::default();
+    scratch.search = PortSearch::default();
     // VERIFIER: an inclusive range would triple the instructions that the verifier walks.
-    for _ in 0..Search::CALLS {
+    for _ in 0..PortSearch::CALLS {
         scratch.search.goes_on = false;
         let tried = packet.part(tables, scratch, part);
         if tried.is_ok() || !scratch.search.goes_on {

@@ -15,7 +15,7 @@ pub(super) mod quoted;
 
 use crate::event::Verdict;
 use crate::flow::Fragment;
-use crate::forward::{Begin, Choice, Exit, Found, Pair, Quoted, Refusal, Role, Search};
+use crate::forward::{Begin, Choice, Exit, Found, Pair, PortSearch, Quoted, Refusal, Role};
 use crate::wire::Headers;
 
 /// The next step of a packet after the search for its flow.
@@ -55,7 +55,7 @@ pub struct Scratch {
     /// The entries of the flow in the making.
     pub pair: Pair,
     /// The search for a source port of the flow in the making.
-    pub search: Search,
+    pub search: PortSearch,
     /// The way out of the packet: where it goes, and by which route.
     pub exit: Exit,
     /// The packet that an ICMP error quotes.

@@ -67,7 +67,7 @@ pub fn run<P: Parts<T>, T: Tables>(
     scratch: &mut Scratch,
 ) -> Step<Stage> {
     match stage {
-        Stage::Ingress => incoming::search(packet, tables, scratch),
+        Stage::Ingress => incoming::seek(packet, tables, scratch),
         Stage::Egress => outgoing::path(packet, tables, scratch),
         Stage::Follow => incoming::follow(packet, tables, scratch),
         Stage::Begin => incoming::begin(packet, tables, scratch),

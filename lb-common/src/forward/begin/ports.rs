@@ -14,7 +14,7 @@ use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Entry, Flow, FlowKey, Kind, Tuple};
 use crate::forward::life::tiers;
 use crate::forward::{
-    Choice, Pair, Reservation, Role, Scratch, Search, Step, inherited, own, ready,
+    Choice, Pair, PortSearch, Reservation, Role, Scratch, Step, inherited, own, ready,
 };
 use crate::hash;
 use crate::packet::Packet;
@@ -23,7 +23,7 @@ use crate::tables::{Added, Clock, Filters, Flows, Node, Services, Tables};
 use crate::wire::Headers;
 
 /// The number of failed tries from which a reservation counts as scarce (`Event::PortsScarce`).
-const SCARCE: u32 = Search::ROUND / 2;
+const SCARCE: u32 = PortSearch::ROUND / 2;
 /// The step from one try to the next: odd, and far from any part of the range (2^32 by the golden ratio).
 const NEXT: u32 = 0x9e37_79b9;
 
@@ -88,7 +88,7 @@ fn keep<P: Packet, T: Clock + Flows + Filters + Node>(
     tables: &T,
     settings: &Settings,
     pair: &mut Pair,
-    search: &mut Search,
+    search: &mut PortSearch,
 ) -> Result<Reservation, DropReason> {
     let reservation = take(packet, tables, settings, pair, true)?;
     if reservation != Reservation::Taken {
@@ -119,7 +119,7 @@ fn shift<P: Packet, T: Tables>(
     settings: &Settings,
     key: &FlowKey,
     pair: &mut Pair,
-    search: &mut Search,
+    search: &mut PortSearch,
 ) -> Result<Reservation, DropReason> {
     let reservation = try_port(packet, tables, settings, key, pair, search, false)?;
     tables.count(Event::PortShifted);
@@ -202,7 +202,7 @@ fn is_of_frontend<T: Services>(tables: &T, settings: &Settings, replies: &FlowKe
 ///
 /// Where all ports of a round are taken, the transient flow that was silent for longest gives its own up: a flood of
 /// unanswered requests takes no port away. In the last round protected flows of datagrams count as well, if their
-/// client has several of the ports ([`crowd`]). [`Search::goes_on`] requests the next try.
+/// client has several of the ports ([`crowd`]). [`PortSearch::goes_on`] requests the next try.
 #[inline(always)]
 fn try_port<P: Packet, T: Tables>(
     packet: &P,
@@ -210,11 +210,11 @@ fn try_port<P: Packet, T: Tables>(
     settings: &Settings,
     client: &FlowKey,
     pair: &mut Pair,
-    search: &mut Search,
+    search: &mut PortSearch,
     is_own: bool,
 ) -> Result<Reservation, DropReason> {
     let tried = search.tried;
-    if tried.is_multiple_of(Search::ROUND) {
+    if tried.is_multiple_of(PortSearch::ROUND) {
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
         crowd::begin_round(search);
     }
@@ -229,7 +229,7 @@ fn try_port<P: Packet, T: Tables>(
     if !(is_own && (is_itself || is_of_frontend(tables, settings, replies))) {
         // The record of an own connection outlives the connection: after one round of such ports, it no longer refuses
         // a flow.
-        let reservation = take(packet, tables, settings, pair, tried < Search::ROUND)?;
+        let reservation = take(packet, tables, settings, pair, tried < PortSearch::ROUND)?;
         if reservation != Reservation::Taken {
             if tried >= SCARCE {
                 tables.count(Event::PortsScarce);
@@ -259,10 +259,10 @@ fn try_port<P: Packet, T: Tables>(
     }
     // A flow that was silent for so long is over: more tries would only cost time.
     let silence = pair.reply.flow.seen.saturating_sub(search.silent_since);
-    let is_last =
-        search.tried.is_multiple_of(Search::ROUND) || silence >= stale(settings, client.protocol);
+    let is_last = search.tried.is_multiple_of(PortSearch::ROUND)
+        || silence >= stale(settings, client.protocol);
     if !is_last || search.oldest == Port::NONE {
-        search.goes_on = search.tried != Search::MOST;
+        search.goes_on = search.tried != PortSearch::MOST;
         return Err(DropReason::PortsExhausted);
     }
     pair.forward.to.source_port = search.oldest;
@@ -270,7 +270,7 @@ fn try_port<P: Packet, T: Tables>(
     let displaced = displace(tables, pair, search)?;
     if displaced == Reservation::Taken {
         (search.oldest, search.silent_since) = (Port::NONE, u64::MAX);
-        search.goes_on = search.tried != Search::MOST;
+        search.goes_on = search.tried != PortSearch::MOST;
         return Err(DropReason::PortsExhausted);
     }
     Ok(displaced)
@@ -286,7 +286,7 @@ fn try_port<P: Packet, T: Tables>(
 fn displace<T: Flows + Clock>(
     tables: &T,
     pair: &mut Pair,
-    search: &Search,
+    search: &PortSearch,
 ) -> Result<Reservation, DropReason> {
     let Pair { reply, occupant, occupant_opposite, .. } = pair;
     let is_there = tables.flow(&reply.key, occupant);

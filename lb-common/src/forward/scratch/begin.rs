@@ -66,7 +66,7 @@ pub enum Reservation {
 
 /// A search for a source port, between two of its tries. Written and read by `ports` and its files.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Search {
+pub struct PortSearch {
     /// Whether the client's own port was tried, or must not be.
     pub has_begun: bool,
     /// Whether the last try found its port taken, and another try may follow.
@@ -84,7 +84,7 @@ pub struct Search {
     pub has_crowd: bool,
 }
 
-impl Search {
+impl PortSearch {
     /// The number of ports tried in one round.
     pub(in crate::forward) const ROUND: u32 = 16;
     /// The number of tries before a flow is refused: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).

@@ -8,20 +8,20 @@
 
 use crate::addr::{Ip, Protocol};
 use crate::flow::{Flow, FlowKey, Kind};
-use crate::forward::Search;
+use crate::forward::PortSearch;
 
 /// Whether a flow belongs to the client that was found to crowd others out, and can give its port up while it is in
 /// use. A TCP connection or an SCTP association would break.
 #[inline(always)]
-pub(super) fn is_crowds(search: &Search, reply: &FlowKey, occupant: &Flow) -> bool {
+pub(super) fn is_crowds(search: &PortSearch, reply: &FlowKey, occupant: &Flow) -> bool {
     may_move(reply, occupant) && occupant.to.destination == search.crowd
 }
 
 /// Notes the client of the flow that has a tried port. True in the last round, if that client has another one of the
 /// ports tried: before, a free port may still be found.
 #[inline(always)]
-pub(super) fn has_another(search: &mut Search, reply: &FlowKey, occupant: &Flow) -> bool {
-    if search.tried <= Search::MOST / 2 || !may_move(reply, occupant) {
+pub(super) fn has_another(search: &mut PortSearch, reply: &FlowKey, occupant: &Flow) -> bool {
+    if search.tried <= PortSearch::MOST / 2 || !may_move(reply, occupant) {
         return false;
     }
     if search.crowd == Ip::UNSPECIFIED {
@@ -30,12 +30,12 @@ pub(super) fn has_another(search: &mut Search, reply: &FlowKey, occupant: &Flow)
     }
     let is_crowds = is_crowds(search, reply, occupant);
     search.has_crowd |= is_crowds;
-    is_crowds && search.tried > Search::MOST - Search::ROUND
+    is_crowds && search.tried > PortSearch::MOST - PortSearch::ROUND
 }
 
 /// Forgets a client at the begin of a round, if the round before has found no second port of it.
 #[inline(always)]
-pub(super) const fn begin_round(search: &mut Search) {
+pub(super) const fn begin_round(search: &mut PortSearch) {
     if !search.has_crowd {
         search.crowd = Ip::UNSPECIFIED;
     }

@@ -6,7 +6,7 @@ use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};
 use crate::flow::{Kind, Side};
 use crate::forward::exit::next_hop;
-use crate::forward::{Found, Pair, Reservation, Scratch, Search, Step, ready};
+use crate::forward::{Found, Pair, PortSearch, Reservation, Scratch, Step, ready};
 use crate::packet::Packet;
 use crate::tables::{Clock, Flows, Node, Tables};
 use crate::wire::Headers;
@@ -37,7 +37,7 @@ fn translate_source<P: Packet, T: Tables>(
     settings: &Settings,
     found: &mut Found,
     pair: &mut Pair,
-    search: &mut Search,
+    search: &mut PortSearch,
 ) -> Result<(), DropReason> {
     // Later tries find the source in the working memory: each try is a call of its own (ADR 0034).
     if search.tried == 0 {

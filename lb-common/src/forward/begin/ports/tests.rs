@@ -10,7 +10,7 @@ use crate::config::{NodeSettings, Settings};
 use crate::event::{DropReason, Event, Hook, PassReason, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Meanwhile, Step, Transport, at, run, world};
 use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
-use crate::forward::Search;
+use crate::forward::PortSearch;
 use crate::hash;
 use crate::tables::Filters as _;
 use crate::wire::tcp;
@@ -109,7 +109,7 @@ fn search_beside(change: impl FnOnce(&mut Flow, u64)) -> bool {
     let oldest = *keys.iter().min_by_key(|key| kept(key)).unwrap();
     let tuple = Tuple::new(at("203.0.113.9:50100"), at(world::REMOTE4));
     let wish = wish(&tuple, Protocol::TCP);
-    let last = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(Search::ROUND - 1)));
+    let last = source_port(ports, wish.wrapping_add(NEXT.wrapping_mul(PortSearch::ROUND - 1)));
     assert_ne!(of_port(last), oldest, "the oldest flow must have been found by then");
     let mut flow = all[&oldest];
     change(&mut flow, tables.clock.get() + 1_000_000_000);
@@ -371,7 +371,7 @@ fn records_of_own_connections_refuse_the_ports_of_one_round() {
     assert_eq!(run(&comes, &tables).0, comes.verdict);
     let leaves = step(Hook::ExternalEgress, &Datagram::syn(client, world::REMOTE4));
     assert_eq!(run(&leaves, &tables).0, Verdict::Translated(Translation::Masquerade));
-    assert_eq!(tables.counted(Event::PortTaken), Search::ROUND.into());
+    assert_eq!(tables.counted(Event::PortTaken), PortSearch::ROUND.into());
 }
 
 /// A protected flow in the way is over as soon as it was idle for as long as any flow may be: here that is the shortest
