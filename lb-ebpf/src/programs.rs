@@ -11,7 +11,7 @@ use lb_common::hook::Hooked as _;
 use crate::frame::Frame;
 use crate::kernel::{self, Kernel};
 use crate::maps::{PATHS, XDP_PATHS};
-use crate::report::{self, Direction, Target};
+use crate::report::{self, Target, TcDirection};
 use crate::skb::Skb;
 use crate::sock::{self, Family};
 use crate::stages;
@@ -91,7 +91,7 @@ fn ingress<const AT: u8>(context: TcContext) -> i32 {
         let decided = fast::ingress(&mut skb, &Kernel, scratch, role);
         decided.unwrap_or_else(|| whole_path(&context, scratch, role, Side::INGRESS))
     });
-    report::tc(hook, Direction::Ingress, target, verdict)
+    report::tc(hook, TcDirection::Ingress, target, verdict)
 }
 
 /// Packets that go out at tc.
@@ -104,7 +104,7 @@ fn egress<const AT: u8>(context: TcContext) -> i32 {
         let decided = fast::egress(&mut skb, &Kernel, scratch, role);
         decided.unwrap_or_else(|| whole_path(&context, scratch, role, Side::EGRESS))
     });
-    report::tc(hook, Direction::Egress, target, verdict)
+    report::tc(hook, TcDirection::Egress, target, verdict)
 }
 
 /// Passes a packet to the whole path, which all roles share, so that the kernel verifies and stores it once.

@@ -16,7 +16,7 @@ const NOWHERE: u32 = i32::MAX as u32;
 
 /// The direction of a tc program.
 #[derive(Clone, Copy)]
-pub(crate) enum Direction {
+pub(crate) enum TcDirection {
     Ingress,
     Egress,
     /// Ingress of an interface without a link-layer header: a tunnel may have many other ends, and a route decides
@@ -56,7 +56,7 @@ pub(crate) const fn hooks(role: Role) -> (Hook, Hook) {
 ///
 /// It names every [`Return`] and [`Redirect`], so that a new one does not compile before its way out is written here.
 #[inline(always)]
-pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verdict) -> i32 {
+pub(crate) fn tc(hook: Hook, direction: TcDirection, target: Target, verdict: Verdict) -> i32 {
     let Target { device, to_peer, gateway } = target;
     let counter = verdict_counter(hook, verdict);
     add_one(counter);
@@ -79,7 +79,7 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
         // A drop on egress would reach a process that sends a datagram as an error (ENOBUFS); a redirect to an
         // interface that does not exist does not, like any other loss. SAFETY: as above; there is no interface of this
         // index.
-        Verdict::Drop(_) if matches!(direction, Direction::Egress) => unsafe {
+        Verdict::Drop(_) if matches!(direction, TcDirection::Egress) => unsafe {
             bpf_redirect(NOWHERE, 0) as i32
         },
         Verdict::Drop(_) => TC_ACT_SHOT,
@@ -93,9 +93,9 @@ pub(crate) fn tc(hook: Hook, direction: Direction, target: Target, verdict: Verd
                 | Return::UnknownPort
                 | Return::TooBig => match direction {
                     // A packet of this host returns into the stack.
-                    Direction::Egress => u64::from(BPF_F_INGRESS),
-                    Direction::Ingress => 0,
-                    Direction::L3Ingress => {
+                    TcDirection::Egress => u64::from(BPF_F_INGRESS),
+                    TcDirection::Ingress => 0,
+                    TcDirection::L3Ingress => {
                         // SAFETY: as above; without parameters the kernel looks for the route.
                         return unsafe {
                             bpf_redirect_neigh(device, core::ptr::null_mut(), 0, 0) as i32

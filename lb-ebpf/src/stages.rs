@@ -19,7 +19,7 @@ use crate::frame::Frame;
 use crate::headers;
 use crate::kernel::{self, Kernel};
 use crate::maps::{L3_PATHS, PATHS, XDP_PATHS};
-use crate::report::{self, Direction, Target};
+use crate::report::{self, Target, TcDirection};
 use crate::skb::Skb;
 
 /// Finds the flow of a packet that comes in, or its service.
@@ -73,7 +73,7 @@ pub(crate) fn l3_ingress(context: TcContext) -> i32 {
         let target = Target::device(Skb::new(&context).device());
         let stage = whole::enter(scratch, Role::External, Side::INGRESS);
         let verdict = enter(&PATHS, &context, stage);
-        return report::tc(Hook::ExternalIngress, Direction::Ingress, target, verdict);
+        return report::tc(Hook::ExternalIngress, TcDirection::Ingress, target, verdict);
     }
     l3(&context, Skb::l3(&context), Stage::Ingress)
 }
@@ -196,9 +196,9 @@ fn tc(context: &TcContext, stage: Stage) -> i32 {
     let verdict = enter_next(&PATHS, context, done);
     let (ingress, egress) = report::hooks(role);
     if comes_in {
-        report::tc(ingress, Direction::Ingress, target, verdict)
+        report::tc(ingress, TcDirection::Ingress, target, verdict)
     } else {
-        report::tc(egress, Direction::Egress, target, verdict)
+        report::tc(egress, TcDirection::Egress, target, verdict)
     }
 }
 
@@ -223,9 +223,9 @@ fn l3(context: &TcContext, mut skb: L3<Skb<'_>>, stage: Stage) -> i32 {
     }
     let verdict = enter_next(&L3_PATHS, context, done);
     if comes_in {
-        report::tc(Hook::ExternalIngress, Direction::L3Ingress, target, verdict)
+        report::tc(Hook::ExternalIngress, TcDirection::L3Ingress, target, verdict)
     } else {
-        report::tc(Hook::ExternalEgress, Direction::Egress, target, verdict)
+        report::tc(Hook::ExternalEgress, TcDirection::Egress, target, verdict)
     }
 }
 

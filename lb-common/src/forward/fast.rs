@@ -1,13 +1,14 @@
 //! The fast path: plain packets for no Service, and packets of established flows that need no state change.
 //!
-//! It runs the search of the whole path, compiled for plain packets ([`Plain`]): with constant offsets and at most one
-//! lookup of a flow. Where that search gives up, the packet is left, unchanged, to the whole path. In the kernel the
-//! whole path is in programs of its own (ADR 0040): its use of the stack and of registers costs nothing here.
+//! It runs the search of the whole path, compiled for plain packets ([`PlainPacket`]): with constant offsets and at
+//! most one lookup of a flow. Where that search gives up, the packet is left, unchanged, to the whole path. In the
+//! kernel the whole path is in programs of its own (ADR 0040): its use of the stack and of registers costs nothing
+//! here.
 
 use crate::event::Verdict;
 use crate::flow::{Flow, Side};
 use crate::forward::exit::{self, rewrite};
-use crate::forward::seek::shape::{Plain, Shape as _};
+use crate::forward::seek::shape::{PlainPacket, Shape as _};
 use crate::forward::{Next, Role, Scratch, seek};
 use crate::packet::Packet;
 use crate::tables::Tables;
@@ -63,7 +64,7 @@ fn of_family<P: Packet, T: Tables, const V4: bool>(
     side: Side,
 ) -> Option<Verdict> {
     let view = wire::plain::<P, V4>(packet, &mut scratch.headers.key, side)?;
-    let mut plain = Plain::<V4> { view, role, flow: Flow::default() };
+    let mut plain = PlainPacket::<V4> { view, role, flow: Flow::default() };
     let next = if side == Side::INGRESS {
         seek::ingress(packet, tables, &mut plain, scratch)
     } else {
@@ -80,7 +81,7 @@ fn of_family<P: Packet, T: Tables, const V4: bool>(
 #[inline(always)]
 fn follow<P: Packet, const V4: bool>(
     packet: &mut P,
-    plain: &Plain<V4>,
+    plain: &PlainPacket<V4>,
     scratch: &Scratch,
     side: Side,
 ) -> Verdict {

@@ -49,8 +49,9 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         (*next, *refusal) = (Next::Refuse, why);
         return Ok(());
     }
+    let origin = ClientOrigin { pod, own, detector };
     *begin = Begin {
-        masquerade: masquerades(settings, source, choice, role, Origin { pod, own, detector }),
+        masquerade: masquerades(settings, source, choice, role, origin),
         is_of_pod: role == Role::Pod && may_be_pod(settings, source),
         may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
         ..Begin::of(packet, tables, view, begin.renews)
@@ -89,9 +90,9 @@ fn is_pod<T: Tables>(
     role == Role::Pod
 }
 
-/// The origin of a packet: from a pod of this node, from the node itself, and whether a detector is configured.
+/// The origin of a client's packet: a pod of this node, or the node itself; and whether a detector is configured.
 #[derive(Clone, Copy)]
-struct Origin {
+struct ClientOrigin {
     pod: bool,
     own: bool,
     detector: bool,
@@ -108,7 +109,7 @@ fn masquerades(
     source: &Ip,
     choice: &Choice,
     role: Role,
-    origin: Origin,
+    origin: ClientOrigin,
 ) -> bool {
     let Choice { service, backend, .. } = choice;
     let is_far = backend.flags & Backend::LOCAL == 0;

@@ -74,13 +74,13 @@ impl Shape for Any {
 ///
 /// At XDP the entry is a local value too: of its fields only those are read that the packet needs. VERIFIER: at tc it
 /// is in the working memory, or the verifier would walk a quarter more instructions.
-pub(in crate::forward) struct Plain<const V4: bool> {
+pub(in crate::forward) struct PlainPacket<const V4: bool> {
     pub(in crate::forward) view: View,
     pub(in crate::forward) role: Role,
     pub(in crate::forward) flow: Flow,
 }
 
-impl<const V4: bool> Shape for Plain<V4> {
+impl<const V4: bool> Shape for PlainPacket<V4> {
     const PLAIN: bool = true;
 
     #[inline(always)]
