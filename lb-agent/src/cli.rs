@@ -98,7 +98,7 @@ pub enum Command {
     /// Print completions for a shell.
     #[command(alias = "completion")]
     Completions {
-        /// The shell.
+        /// Shell that reads the completions.
         shell: clap_complete::Shell,
     },
 }
@@ -117,7 +117,7 @@ pub enum ConfigVerb {
     },
 }
 
-/// Where the pins are.
+/// The pins by which a command finds the maps, also without a running agent.
 #[derive(Clone, Debug, Args)]
 pub struct Pins {
     /// Directory with the pins: the --bpf-dir of the agent's `run`.

@@ -60,7 +60,7 @@ impl ListenAddresses {
     }
 }
 
-/// The failure to make a listener.
+/// An address at which no health check is answered. It is reported once, until its reason changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenerFailure {
     /// The Service whose health check is not answered.

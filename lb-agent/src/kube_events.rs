@@ -41,7 +41,7 @@ const NOTE: usize = 1_024;
 /// Largest number of Events that are remembered as written.
 const REMEMBERED: usize = 4_096;
 
-/// The content of an Event.
+/// All that is written into an Event. Equal content is not written again for a while.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EventContent {
     /// The Service concerned; `None` for this Node.

@@ -33,7 +33,7 @@ type Map6 = HashMap<MapData, Raw<FlowKey>, Raw<Flow>>;
 /// The two maps of a table, for IPv4 and for IPv6, and their names.
 type MapPair<'a> = (&'a Map4, &'a Map6, [&'static str; 2]);
 
-/// The maps of flows.
+/// Handles of the four maps in which an entry may be: two tables, each with a map for IPv4 and one for IPv6.
 #[derive(Clone, Copy)]
 pub struct FlowMaps<'a> {
     protected: MapPair<'a>,

@@ -97,7 +97,6 @@ fields! {
     ClientIp {
         timeout_seconds: Option<i32>,
     }
-    /// `status` of a Service.
     ServiceStatus {
         load_balancer: LoadBalancer,
     }
@@ -136,7 +135,6 @@ fields! {
         serving: Option<bool>,
         terminating: Option<bool>,
     }
-    /// `hints` of an endpoint.
     EndpointHints {
         for_zones: Vec<Named>,
         for_nodes: Vec<Named>,
@@ -161,11 +159,9 @@ fields! {
     Taint {
         key: String,
     }
-    /// `status` of a Node.
     NodeStatus {
         addresses: Vec<NodeAddress>,
     }
-    /// An address of a Node.
     NodeAddress {
         #[serde(rename = "type")] kind: String,
         address: String,

@@ -41,7 +41,7 @@ pub struct SliceSpec {
     pub problems: Box<[Finding]>,
 }
 
-/// One port of a slice.
+/// The port at which every endpoint of a slice serves one port of the Service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SlicePort {
     /// The name; empty if unnamed.

@@ -196,16 +196,15 @@ pub(crate) fn link_info(link: BorrowedFd<'_>) -> io::Result<LinkInfo> {
     Ok(info)
 }
 
-/// Returns the id of a program.
 pub(crate) fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
     id(program)
 }
 
-/// Returns the id of a map.
 pub(crate) fn map_id(map: BorrowedFd<'_>) -> io::Result<u32> {
     id(map)
 }
 
+/// The kernel's number of a program or a map, which no other of its kind has meanwhile (kernel 4.13).
 fn id(object: BorrowedFd<'_>) -> io::Result<u32> {
     /// The beginning of `struct bpf_prog_info` and of `struct bpf_map_info`.
     #[repr(C)]

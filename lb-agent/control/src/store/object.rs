@@ -102,7 +102,6 @@ impl Object {
     }
 }
 
-/// The kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
     /// The object was created.

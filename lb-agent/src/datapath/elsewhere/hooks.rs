@@ -41,7 +41,7 @@ pub(super) struct OccupiedHook {
     pub(super) program: u32,
 }
 
-/// The kind of a hook, and where it is.
+/// The place of a hook: an interface, or a socket call in the cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum HookKind {
     Tcx {

@@ -39,7 +39,7 @@ impl<'de> Visitor<'de> for List<'_> {
     }
 }
 
-/// The items of a list.
+/// Reads as many items as the list has kinds, each as an object of its kind.
 struct ListItems<'a, 'b>(&'a mut List<'b>);
 
 impl<'de> DeserializeSeed<'de> for ListItems<'_, '_> {
