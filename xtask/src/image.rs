@@ -98,14 +98,14 @@ fn release(platform: Platform) -> Result<PathBuf> {
     let target = platform.target();
     // With --target the flags apply to the agent only, not to build scripts and macros.
     let mut cargo = shell::cargo();
-    let _: &mut Command = cargo
+    cargo
         .args(["build", "--release", "--package", "lb-agent", "--target", target])
         .env("RUSTFLAGS", "-C target-feature=+crt-static -C strip=symbols");
     if matches!(platform, Platform::Arm64) {
         packages::ensure("cross compiler", &packages::CROSS)?;
         standard_library(&mut cargo);
         let linker = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
-        let _: &mut Command = cargo.env(linker, "aarch64-linux-gnu-gcc");
+        cargo.env(linker, "aarch64-linux-gnu-gcc");
     }
     shell::run(&mut cargo, "cargo xtask setup")?;
     Ok(workspace::target().join(target).join("release/lb-agent"))
@@ -115,7 +115,7 @@ fn release(platform: Platform) -> Result<PathBuf> {
 /// special flags.
 fn debug() -> Result<PathBuf> {
     let mut cargo = shell::cargo();
-    let _: &mut Command = cargo
+    cargo
         .args(["rustc", "--quiet", "--package", "lb-agent", "--bin", "lb-agent"])
         // Only one package is selected, but its dependencies must get the features that the whole workspace enables.
         .args([
@@ -133,7 +133,7 @@ fn debug() -> Result<PathBuf> {
 /// Checks that the agent compiles for arm64, which no test runs on.
 pub(crate) fn check_arm64() -> Result<()> {
     let mut cargo = shell::cargo();
-    let _: &mut Command = cargo
+    cargo
         .args(["check", "--quiet", "--package", "lb-agent", "--target", Platform::Arm64.target()])
         .env("AYA_BUILD_SKIP", "1")
         // Nothing is linked, so the C code that build scripts of dependencies compile is not needed, and no cross
@@ -147,6 +147,5 @@ pub(crate) fn check_arm64() -> Result<()> {
 /// Makes cargo build the standard library of another architecture from the sources that the eBPF programs need as well,
 /// because rustup cannot download it everywhere.
 fn standard_library(cargo: &mut Command) {
-    let _: &mut Command =
-        cargo.args(["-Z", "build-std=std,panic_unwind"]).env("RUSTC_BOOTSTRAP", "1");
+    cargo.args(["-Z", "build-std=std,panic_unwind"]).env("RUSTC_BOOTSTRAP", "1");
 }

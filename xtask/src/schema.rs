@@ -69,7 +69,7 @@ pub(crate) fn run() -> Result<()> {
 
 fn module_dir(module: &str) -> Result<PathBuf> {
     let mut go = Command::new("go");
-    let _: &mut _ = go.args(["list", "-m", "-f", "{{.Dir}}", module]);
+    go.args(["list", "-m", "-f", "{{.Dir}}", module]);
     let output = go.current_dir("tests/control-plane").output().context("go list")?;
     ensure!(output.status.success(), "go list -m {module}: {}", output.status);
     Ok(PathBuf::from(String::from_utf8(output.stdout)?.trim()))

@@ -96,7 +96,7 @@ impl Files {
         let (path, new) = (self.path(name), self.path(&format!("{name}.new")));
         let write = || -> std::io::Result<()> {
             let mut options = fs::OpenOptions::new();
-            let _: &mut _ = options.write(true).create(true).truncate(true).mode(0o600);
+            options.write(true).create(true).truncate(true).mode(0o600);
             let mut file = options.open(&new)?;
             file.write_all(content)?;
             // The data is synced before the rename, because a crash could otherwise leave an empty file under the final

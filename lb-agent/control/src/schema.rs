@@ -100,7 +100,7 @@ fn table(text: &str) -> BTreeMap<String, Type> {
             lines.entry(name).or_default().push(field.split(' ').collect());
         } else {
             name = line;
-            let _: &mut Vec<_> = lines.entry(name).or_default();
+            lines.entry(name).or_default();
         }
     }
     lines.keys().map(|name| ((*name).to_owned(), build(name, &lines))).collect()

@@ -33,7 +33,7 @@ struct Client {
 impl Client {
     fn run(&self, identity: &str, arguments: &[&str], input: &str) -> (bool, String) {
         let mut command = Command::new(&self.binary);
-        let _: &mut _ = command
+        command
             .arg(format!("--kubeconfig={}", self.directory.path().join(identity).display()))
             .arg(format!("--cache-dir={}", self.directory.path().join("cache").display()))
             .args(arguments)

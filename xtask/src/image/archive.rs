@@ -59,7 +59,7 @@ fn image(agent: &Agent, form: &Form, blobs: &Path) -> Result<String> {
         fs::remove_dir_all(&root).with_context(|| format!("remove {}", root.display()))?;
     }
     fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
-    let _: u64 = fs::copy(binary, root.join("lb-agent"))
+    fs::copy(binary, root.join("lb-agent"))
         .with_context(|| format!("copy {}", binary.display()))?;
     let layer = form.directory.join("layer.tar");
     tar(&root, &layer, &["lb-agent"])?;

@@ -95,8 +95,7 @@ impl<'a> Guest<'a> {
     pub(crate) fn boot(&self) -> Result<Outcome> {
         let archive = self.root.with_extension("cpio");
         let mut pack = Command::new("sh");
-        let _: &mut Command =
-            pack.current_dir(&self.root).args(["-c", r#"find . | busybox cpio -o -H newc >"$0""#]);
+        pack.current_dir(&self.root).args(["-c", r#"find . | busybox cpio -o -H newc >"$0""#]);
         drop(shell::output(pack.arg(&archive), "apt-get install busybox-static")?);
         for _ in 0..STARTS {
             let outcome = self.start(&archive)?;
@@ -110,8 +109,7 @@ impl<'a> Guest<'a> {
     /// Starts the guest once.
     fn start(&self, archive: &Path) -> Result<Outcome> {
         let mut qemu = Command::new("timeout");
-        let _: &mut Command = qemu
-            .arg((PATIENCE * (1 + self.tests.len())).to_string())
+        qemu.arg((PATIENCE * (1 + self.tests.len())).to_string())
             .args(["qemu-system-x86_64", "-accel", "tcg,thread=multi", "-smp", "2"])
             .args(["-cpu", "qemu64,+ssse3,+sse4.1,+sse4.2,+popcnt", "-m", "3072"])
             .args(["-nodefaults", "-nographic", "-no-reboot", "-serial", "stdio"])
@@ -213,7 +211,7 @@ impl<'a> Guest<'a> {
             fs::create_dir_all(directory)
                 .with_context(|| format!("directory {}", directory.display()))?;
         }
-        let _: u64 = fs::copy(from, &to).with_context(|| format!("copy {}", from.display()))?;
+        fs::copy(from, &to).with_context(|| format!("copy {}", from.display()))?;
         Ok(())
     }
 

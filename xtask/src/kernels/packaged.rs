@@ -62,7 +62,7 @@ pub(crate) fn fetch(version: &str, suite: &str, cache: &Path) -> Result<Kernel> 
         for package in modules.iter().chain([name]) {
             let package = archive.download(package)?;
             let mut unpack = Command::new("dpkg-deb");
-            let _: &mut Command = unpack.arg("-x").arg(&package).arg(&unpacked);
+            unpack.arg("-x").arg(&package).arg(&unpacked);
             shell::run(&mut unpack, "remove the cache directory and run this command again")?;
         }
         fs::rename(&unpacked, &root).with_context(|| format!("rename {}", unpacked.display()))?;
@@ -98,7 +98,7 @@ fn modules(root: &Path, release: &str) -> Result<Vec<PathBuf>> {
     let all = modules_of(root);
     let base = all.ancestors().nth(2).unwrap_or(root);
     let mut depmod = Command::new("depmod");
-    let _: &mut Command = depmod.arg("-b").arg(base).arg(release);
+    depmod.arg("-b").arg(base).arg(release);
     shell::run(&mut depmod, "apt-get install kmod")?;
     let directory = all.join(release);
     let file = directory.join("modules.dep");

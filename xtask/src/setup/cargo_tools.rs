@@ -83,7 +83,7 @@ pub(crate) fn ensure(tool: &CargoTool) -> Result<()> {
             }
         }
         let mut cargo = shell::cargo();
-        let _: &mut Command = cargo
+        cargo
             .args(["install", "--quiet", "--locked", name, "--version", version])
             // Built in a temporary directory: the target directory that `.ci/run` keeps is not for tools.
             .env_remove("CARGO_TARGET_DIR");

@@ -56,7 +56,7 @@ impl Archive {
     /// The names of the packages that match a regular expression, in version order.
     pub(crate) fn names(&self, expression: &str) -> Result<Vec<String>> {
         let mut search = self.apt("apt-cache");
-        let _: &mut Command = search.args(["search", "--names-only", expression]);
+        search.args(["search", "--names-only", expression]);
         let found = shell::output(&mut search, "apt-get install apt")?;
         let names = found.lines().filter_map(|line| line.split_whitespace().next());
         let mut names: Vec<String> = names.map(str::to_owned).collect();
@@ -91,8 +91,7 @@ impl Archive {
 
     fn apt(&self, tool: &str) -> Command {
         let mut apt = Command::new(tool);
-        let _: &mut Command = apt
-            .current_dir(&self.directory)
+        apt.current_dir(&self.directory)
             .arg("-qq")
             .arg("-oDir::Etc::SourceParts=/dev/null")
             .arg("-oAPT::Sandbox::User=root")

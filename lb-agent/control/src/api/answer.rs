@@ -61,7 +61,7 @@ impl IntoResponse for Answer {
             // A quoted string of HTTP (RFC 9110 5.6.4); 299 is the code for warnings that persist.
             let text = warning.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = format!("299 - \"{text}\"").parse::<header::HeaderValue>() {
-                let _: bool = headers.append(header::WARNING, value);
+                headers.append(header::WARNING, value);
             }
         }
         let code = StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

@@ -42,10 +42,10 @@ pub(super) async fn serve(
     let is_2 = stream.get_ref().1.alpn_protocol() == Some(HTTP_2);
     let builder = Builder::new(TokioExecutor::new());
     let mut builder = if is_2 { builder.http2_only() } else { builder.http1_only() };
-    let _: &mut _ = builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(patience);
     let mut http2 = builder.http2();
-    let _: &mut _ = http2.timer(TokioTimer::new());
-    let _: &mut _ = http2.keep_alive_interval(Some(ASK)).keep_alive_timeout(ANSWER);
+    http2.timer(TokioTimer::new());
+    http2.keep_alive_interval(Some(ASK)).keep_alive_timeout(ANSWER);
     let has_asked = Arc::new(AtomicBool::new(false));
     let (asks, router) = (Arc::clone(&has_asked), TowerToHyperService::new(router));
     let service = service_fn(move |request| {

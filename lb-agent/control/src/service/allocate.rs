@@ -129,7 +129,7 @@ impl Allocator<'_, '_> {
         // A port later in the list may request a node port: it serves for all with its number.
         let mut wanted = BTreeMap::new();
         for port in new.spec.ports.iter().filter(|it| it.node_port != 0) {
-            let _: &mut i32 = wanted.entry(port.port).or_insert(port.node_port);
+            wanted.entry(port.port).or_insert(port.node_port);
         }
         let mut by_port = BTreeMap::new();
         for index in 0..new.spec.ports.len() {
@@ -147,7 +147,7 @@ impl Allocator<'_, '_> {
                         Some(asked) => self.port(index, *asked)?,
                         None => self.any_port()?,
                     };
-                    let _: Option<i32> = by_port.insert(number, node_port);
+                    by_port.insert(number, node_port);
                     node_port
                 }
             };
@@ -179,7 +179,7 @@ impl Allocator<'_, '_> {
                 let is_given =
                     u16::try_from(port.node_port).is_ok_and(|it| self.ports.contains(&it));
                 if !before.contains(&port.node_port) && !is_given {
-                    let _: i32 = self.port(index, port.node_port)?;
+                    self.port(index, port.node_port)?;
                 }
             }
             let key = (port.protocol.clone(), port.node_port);
@@ -236,7 +236,7 @@ impl Allocator<'_, '_> {
         };
         let full = || Refusal::Internal("failed to allocate a nodePort: range is full".into());
         let port = port.ok_or_else(full)?;
-        let _: bool = ports.insert(port);
+        ports.insert(port);
         Ok(port.into())
     }
 }

@@ -45,11 +45,11 @@ pub(crate) fn set(service: &mut Service) {
         spec.internal_traffic_policy = Some("Cluster".into());
     }
     if is_load_balancer {
-        let _: &mut bool = spec.allocate_load_balancer_node_ports.get_or_insert(true);
+        spec.allocate_load_balancer_node_ports.get_or_insert(true);
         // Upstream's default: without a mode, the address is served by the node.
         for ingress in &mut service.status.load_balancer.ingress {
             if !ingress.ip.is_empty() {
-                let _: &mut String = ingress.ip_mode.get_or_insert_with(|| "VIP".into());
+                ingress.ip_mode.get_or_insert_with(|| "VIP".into());
             }
         }
     }

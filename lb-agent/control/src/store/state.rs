@@ -35,7 +35,7 @@ impl State {
     }
 
     pub(super) fn insert_booking(&mut self, booking: Booking) {
-        let _: bool = self.bookings.insert(booking);
+        self.bookings.insert(booking);
     }
 
     pub(super) const fn revision(&self) -> u64 {
@@ -115,11 +115,11 @@ impl State {
             self.remember(Arc::clone(change));
         }
         for (booking, is_kept) in bookings {
-            let _: bool = if *is_kept {
-                self.bookings.insert(*booking)
+            if *is_kept {
+                self.bookings.insert(*booking);
             } else {
-                self.bookings.remove(booking)
-            };
+                self.bookings.remove(booking);
+            }
         }
     }
 

@@ -91,8 +91,8 @@ async fn statement_103_a_restart_keeps_objects_bookings_and_history() {
             Ok::<_, ()>(())
         });
         assert!(booked.await.unwrap().is_ok());
-        let _: u64 = put(&store, "a", "1").await;
-        let _: u64 = put(&store, "a", "2").await;
+        put(&store, "a", "1").await;
+        put(&store, "a", "2").await;
     }
     let store = reopened(&home);
     assert_eq!(store.revision(), 2);
@@ -119,11 +119,11 @@ fn reopened(home: &Home) -> Store {
 #[tokio::test]
 async fn statement_95_the_past_can_be_listed() {
     let store = Home::new().open();
-    let _: u64 = put(&store, "a", "1").await;
+    put(&store, "a", "1").await;
     let first = put(&store, "b", "1").await;
-    let _: u64 = put(&store, "a", "2").await;
+    put(&store, "a", "2").await;
     delete(&store, "b").await;
-    let _: u64 = put(&store, "c", "1").await;
+    put(&store, "c", "1").await;
     let names = |at: u64| -> Vec<(String, String)> {
         let all = store.list_at("services", Some("ns"), at).unwrap();
         all.iter().map(|it| (it.key.name.clone(), it.labels[0].1.clone())).collect()

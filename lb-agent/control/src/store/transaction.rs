@@ -117,7 +117,7 @@ impl<'a> Transaction<'a> {
 
     /// Releases a booking, so that its address or port is free again.
     pub fn release(&mut self, booking: Booking) {
-        let _: Option<bool> = self.own.bookings.insert(booking, false);
+        self.own.bookings.insert(booking, false);
     }
 
     fn is_booked(&self, booking: Booking) -> bool {

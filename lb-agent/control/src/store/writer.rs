@@ -60,7 +60,7 @@ impl Writer {
             state.forget(forget);
             let revision = state.revision();
             drop(state);
-            let _: u64 = self.published.send_replace(revision);
+            self.published.send_replace(revision);
         }
         for reply in replies {
             // The reply comes only after the commit: a client must not learn of a change that a crash could still undo.

@@ -42,7 +42,7 @@ fn free_port() -> u16 {
 fn spawn(program: &Path, arguments: &[String], log: &Path) -> Child {
     let log = fs::File::create(log).unwrap();
     let mut command = Command::new(program);
-    let _: &mut _ = command.args(arguments).stdout(Stdio::null()).stderr(log);
+    command.args(arguments).stdout(Stdio::null()).stderr(log);
     command.spawn().unwrap()
 }
 

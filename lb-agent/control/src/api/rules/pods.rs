@@ -18,7 +18,7 @@ pub(crate) fn defaults(value: &mut Value) {
             ("enableServiceLinks", json!(true)),
         ];
         for (name, value) in usual {
-            let _: &mut Value = spec.entry(name).or_insert(value);
+            spec.entry(name).or_insert(value);
         }
         for list in ["containers", "initContainers"] {
             let containers = spec.get_mut(list).and_then(Value::as_array_mut);
@@ -27,7 +27,7 @@ pub(crate) fn defaults(value: &mut Value) {
     }
     let status = fields.entry("status").or_insert_with(|| Map::new().into());
     if let Some(status) = status.as_object_mut() {
-        let _: &mut Value = status.entry("phase").or_insert_with(|| "Pending".into());
+        status.entry("phase").or_insert_with(|| "Pending".into());
     }
 }
 
@@ -42,11 +42,11 @@ fn container(fields: &mut Map<String, Value>) {
         ("terminationMessagePolicy", json!("File")),
     ];
     for (name, value) in usual {
-        let _: &mut Value = fields.entry(name).or_insert(value);
+        fields.entry(name).or_insert(value);
     }
     let ports = fields.get_mut("ports").and_then(Value::as_array_mut);
     for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
-        let _: &mut Value = port.entry("protocol").or_insert_with(|| "TCP".into());
+        port.entry("protocol").or_insert_with(|| "TCP".into());
     }
     for name in ["readinessProbe", "livenessProbe", "startupProbe"] {
         if let Some(Value::Object(probe)) = fields.get_mut(name) {
@@ -57,7 +57,7 @@ fn container(fields: &mut Map<String, Value>) {
                 ("failureThreshold", 3),
             ];
             for (name, value) in usual {
-                let _: &mut Value = probe.entry(name).or_insert_with(|| value.into());
+                probe.entry(name).or_insert_with(|| value.into());
             }
         }
     }

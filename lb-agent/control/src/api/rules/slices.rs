@@ -22,8 +22,8 @@ const HINTS: usize = 8;
 pub(crate) fn defaults(value: &mut Value) {
     let ports = value.get_mut("ports").and_then(Value::as_array_mut);
     for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
-        let _: &mut Value = port.entry("name").or_insert_with(|| "".into());
-        let _: &mut Value = port.entry("protocol").or_insert_with(|| "TCP".into());
+        port.entry("name").or_insert_with(|| "".into());
+        port.entry("protocol").or_insert_with(|| "TCP".into());
     }
 }
 
