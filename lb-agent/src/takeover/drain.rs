@@ -21,6 +21,9 @@ use crate::syscall::monotonic;
 /// Intervals between checks: while flows end, and while rules are awaited.
 const AGAIN: Duration = Duration::from_secs(1);
 const OFTEN: Duration = Duration::from_millis(50);
+/// How long before its end a flow gives its conntrack entry up: no round may come too late for the next socket with its
+/// port.
+const AHEAD: Duration = Duration::from_secs(2);
 
 /// Options of a drain.
 #[derive(Clone, Copy, Debug)]
@@ -47,17 +50,17 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     }
     // Connections are reserved before the switch, because netfilter serves new connections at once, and again below,
     // for flows that began in between.
-    let _flows: LiveFlows = hold(&mut reserved, &maps)?;
+    let _flows: Flows = hold(&mut reserved, &maps)?;
     maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)?;
     super::forget_ended(&maps)?;
     // Without an agent, no Service changes.
     let frontends = super::MapFrontends::of(&maps)?;
     let (began, mut reported) = (Instant::now(), None);
     loop {
-        let live = hold(&mut reserved, &maps)?;
+        let flows = hold(&mut reserved, &maps)?;
         // Each round does this: once a flow has ended, the next socket with its port must begin by kube-proxy's rules.
-        frontends.forget_untranslated(&live)?;
-        let left = live.len();
+        frontends.forget_untranslated(&flows.lasting)?;
+        let left = flows.live.len();
         if reported != Some(left) {
             writeln!(out, "{left} flows left")?;
             out.flush()?;
@@ -85,7 +88,7 @@ fn await_rules(
     let rows = maps.backends().map_err(super::Error::Maps)?;
     let served = |v4: bool| rows.iter().any(|row| row.service != 0 && row.ip.is_v4() == v4);
     let began = Instant::now();
-    let _flows: LiveFlows = hold(reserved, maps)?;
+    let _flows: Flows = hold(reserved, maps)?;
     writeln!(out, "every flow is reserved in netfilter; waiting for kube-proxy's rules")?;
     out.flush()?;
     while !Rules::serve([served(true), served(false)]) {
@@ -96,31 +99,60 @@ fn await_rules(
         }
         thread::park_timeout(OFTEN);
         datapath::ensure_no_agent(dir)?;
-        let _flows: LiveFlows = hold(reserved, maps)?;
+        let _flows: Flows = hold(reserved, maps)?;
     }
     Ok(())
 }
 
-/// Flows that have not expired, by the tuple that their clients send.
-type LiveFlows = BTreeSet<(Protocol, Tuple)>;
+/// Clients' packets of flows, by their tuples.
+type Tuples = BTreeSet<(Protocol, Tuple)>;
+
+/// The flows that have not expired.
+struct Flows {
+    live: Tuples,
+    /// Those of them that last for [`AHEAD`] even without a packet.
+    lasting: Tuples,
+}
 
 /// Reserves the connections of all flows in netfilter, and returns the flows that have not expired.
-fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<LiveFlows, Error> {
+fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Flows, Error> {
     let settings = maps.settings().map_err(super::Error::Maps)?;
     let all = maps.flows().all().map_err(super::Error::Maps)?;
     let all: BTreeMap<FlowKey, Flow> = all.into_iter().collect();
-    let live = live(&settings, &all);
+    let now = monotonic();
+    let live = live_at(now, &settings, &all);
     reserved.hold(&settings, &all, &live)?;
-    Ok(live)
+    Ok(Flows { live, lasting: live_at(now + AHEAD, &settings, &all) })
 }
 
-/// Returns the flows that have not expired. Without an agent no sweep removes expired entries.
-fn live(settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> LiveFlows {
-    let now = u64::try_from(monotonic().as_nanos()).unwrap_or(u64::MAX);
+/// Returns the flows that have not expired at a time. Without an agent no sweep removes expired entries.
+fn live_at(time: Duration, settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -> Tuples {
+    let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let is_live = |(key, flow): &(&FlowKey, &Flow)| {
         let opposite = key.opposite(flow);
         let reply = all.get(&opposite).filter(|reply| key.has_opposite(&opposite, reply));
-        flow.is_forward() && !settings.node.lifetimes.is_over(key, flow, reply, now)
+        flow.is_forward() && !settings.node.lifetimes.is_over(key, flow, reply, time)
     };
     all.iter().filter(is_live).map(|(key, _)| (key.protocol, key.tuple)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lb_common::fake::at;
+    use lb_common::flow::{Kind, Side};
+
+    use super::*;
+
+    #[test]
+    fn flow_gives_its_entry_up_before_it_ends() {
+        let settings = Settings::default();
+        let idle = u64::from(settings.node.lifetimes.unreplied) - 1;
+        let tuple = Tuple::new(at("10.0.0.1:40000"), at("10.96.0.10:53"));
+        let key = FlowKey::new(tuple, Protocol::UDP, Side::EGRESS);
+        let to = Tuple::new(at("10.0.0.1:40000"), at("10.0.1.7:53"));
+        let all = BTreeMap::from([(key, Flow::new(to, Kind::FORWARD, 0))]);
+        let now = Duration::from_secs(idle);
+        assert_eq!(live_at(now, &settings, &all), Tuples::from([(Protocol::UDP, tuple)]));
+        assert_eq!(live_at(now + AHEAD, &settings, &all), Tuples::new());
+    }
 }
