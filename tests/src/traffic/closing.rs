@@ -141,7 +141,7 @@ impl<'a> Path<'a> {
 }
 
 /// The counter `OutRsts` (RFC 4022), for both families.
-fn resets(member: &Member) -> Result<u64> {
+pub fn resets(member: &Member) -> Result<u64> {
     Ok(member.netns().counter("snmp", "Tcp OutRsts")?.cast_unsigned())
 }
 
