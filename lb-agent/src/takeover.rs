@@ -91,7 +91,7 @@ impl KubeProxyRemains {
     /// use.
     fn hashes(&self) -> Vec<u64> {
         // A TCP segment itself shows whether it begins a connection.
-        let datagrams = self.connections.iter().filter(|it| it.protocol != Protocol::TCP);
+        let datagrams = self.connections.iter().filter(|it| it.protocol == Protocol::UDP);
         let asked = datagrams.map(|it| hash::whole(&it.original, it.protocol));
         let answers = self.connections.iter().map(|it| hash::whole(&it.reply, it.protocol));
         asked.chain(answers).collect()
@@ -223,8 +223,8 @@ impl<'a> MapFrontends<'a> {
         both.iter().find_map(|frontend| Some(self.maps.service(frontend).ok()??.id))
     }
 
-    /// Returns the datagrams whose backend was removed from their Service, whatever other Services it has. They must
-    /// begin a new flow, so netfilter must forget them.
+    /// Returns the datagrams of UDP whose backend was removed from their Service, whatever other Services it has. They
+    /// must begin a new flow, so netfilter must forget them. Connections and associations go on (contract 5).
     fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
         let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
         // The map of backends is read only where it matters.

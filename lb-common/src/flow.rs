@@ -178,9 +178,10 @@ pub struct Flow {
     pad: u16,
     /// Flags that packets of this direction have shown.
     pub shown: Shown,
-    /// Forward entries of UDP and SCTP: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last
-    /// looked up. Those of TCP: [`Flow::moment`] of a SYN to an idle connection whose backend was removed; a value before
-    /// the last answer, or after the present, is none.
+    /// Forward entries: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last looked up.
+    ///
+    /// Those of TCP need no second lookup: here a SYN to an idle connection whose backend was removed leaves its
+    /// [`Flow::moment`], which counts for two minutes and until the backend answers.
     pub frontends_epoch: u32,
     /// Reply entries: index of the interface by which the client's packets came, where it is known.
     pub client_device: u32,

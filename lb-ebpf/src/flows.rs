@@ -235,7 +235,7 @@ extern "C" fn flow_touch(
     0
 }
 
-/// Records in an entry that its frontend was looked up.
+/// Sets [`Flow::frontends_epoch`] of an entry.
 #[inline(always)]
 pub(crate) fn confirm(key: &FlowKey, frontends_epoch: u32) {
     let _done: u32 = flow_confirm(key, frontends_epoch);

@@ -31,7 +31,7 @@ pub(super) fn may_have_our_source(
         && settings.node.is_source_port(tuple.source_port)
 }
 
-/// Whether a new connection has the same source, towards a backend, as a masqueraded flow.
+/// Whether a new connection, or a datagram, has the same source towards a backend as a masqueraded flow.
 ///
 /// Netfilter chose that source, by rules of a CNI plugin or while the data path drains; or a process of this host did,
 /// while `ip_local_port_range` leaves no ports for translated sources. The replies would go to the client of that flow,

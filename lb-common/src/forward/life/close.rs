@@ -114,7 +114,10 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     // Without a reply entry there is no acknowledgement to compare the RST with, so the RST counts as proven.
     let is_proven = !has_opposite || is_proven(packet, view, found, 0);
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
-    let seen = Flow::seen_at(tables.now(), tables.tick());
+    // A RST that may be forged is no traffic: a host that has a removed backend's address by now answers each SYN so, and
+    // the connection has to move in the end (`follow`).
+    let now = Flow::seen_at(tables.now(), tables.tick());
+    let seen = if is_proven { now } else { found.flow.seen };
     // The acknowledgement number of a RST is not recorded: a forged one would prove a RST of the other end.
     tables.touch_flow(&found.key, &Touch { seen, shown, expected: 0, cleared: Shown::NOTHING });
     if is_proven && found.flow.is_protected() {

@@ -11,10 +11,14 @@ use crate::service::Service;
 use crate::tables::{Clock, Flows, Services};
 use crate::wire::{View, tcp};
 
-/// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend was removed.
+/// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend was removed, if the
+/// backend does not answer.
 const ABANDONED: u64 = 120 * SECOND;
 /// Steps of [`Flow::moment`] in which a backend answers a SYN: 2 s. A client sends its third SYN after 3 s.
 const PATIENCE: u32 = 15;
+/// Steps of [`Flow::moment`] for which a SYN counts as unanswered: 2 min, longer than the longest interval between two
+/// SYNs of a client.
+const NOTED: u32 = 900;
 
 /// Whether a packet may follow the flow found for it without another lookup of its frontend. `is_answer`: its
 /// destination can only be a translated source.
@@ -39,14 +43,15 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
     }
     flow.frontends_epoch == settings.services.frontends_epoch
         && tables.epoch(flow.backend) == flow.epoch
-        && !is_anothers(flow, role)
+        && !is_of_forger(flow, role)
 }
 
-/// Whether a pod of this node began a flow whose packet comes from outside. The pod has forged the source then, or
-/// routes for it no more: the replies would not reach the client that it names.
+/// Whether a pod of this node began a flow whose packet comes from outside: the pod has forged the source, and the
+/// replies would not reach the client. In a protected flow both ends have spoken for long, so that packet is the forged
+/// one.
 #[inline(always)]
-fn is_anothers(flow: &Flow, role: Role) -> bool {
-    role == Role::External && flow.flags & Flow::OF_POD != 0
+fn is_of_forger(flow: &Flow, role: Role) -> bool {
+    role == Role::External && flow.flags & (Flow::OF_POD | Flow::PROTECTED) == Flow::OF_POD
 }
 
 /// Whether a reply that leaves by an external interface is translated later: at the pod's interface by which the
@@ -67,8 +72,9 @@ pub(in crate::forward) fn is_translated_later<P: Packet>(
 /// Whether a packet may follow the flow found for it, or needs a new choice of backend.
 ///
 /// The choice is new for datagrams and INITs in flows whose backend or service was removed. For TCP it is new where a
-/// SYN meets a closed connection, or one that is unanswered and whose backend was removed. A flow that a pod began in the
-/// name of a client outside ends with the first packet of that client.
+/// SYN meets a closed connection, or one whose backend was removed and which is unanswered, or idle with a SYN that the
+/// backend has not answered. A flow that a pod began in the name of a client outside ends with a SYN, INIT or datagram of
+/// that client.
 ///
 /// An INIT does not wait for silence as a SYN does ([`takes_syn`]): no entry shows whether an association has ended,
 /// and clients with a fixed port open the next one from that port (ADR 0025).
@@ -84,13 +90,12 @@ pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     if !found.flow.is_forward() {
         return false;
     }
-    let is_tcp = view.protocol == Protocol::TCP;
     let flow = &found.flow;
-    let is_anothers = is_anothers(flow, role) && !(is_tcp && flow.shown.established != 0);
-    if is_tcp && !(is_anothers && view.is_syn()) {
+    let is_of_forger = is_of_forger(flow, role);
+    if view.protocol == Protocol::TCP && !(is_of_forger && view.is_syn()) {
         return !view.is_syn() || takes_syn(tables, found, service);
     }
-    let live = !is_anothers && is_live(tables, flow, service.id);
+    let live = !is_of_forger && is_live(tables, flow, service.id);
     if !live {
         tables.count(Event::FlowRenewed);
     } else if flow.frontends_epoch != settings.services.frontends_epoch {
@@ -144,7 +149,7 @@ fn takes_syn<T: Clock + Flows + Services>(
 fn is_silent<T: Flows>(tables: &T, found: &Found, now: u32) -> bool {
     let (asked, answered) = (found.flow.frontends_epoch, Flow::moment(found.opposite.flow.seen));
     let waited = now.wrapping_sub(asked);
-    if waited >= now.wrapping_sub(answered) {
+    if waited >= now.wrapping_sub(answered).min(NOTED) {
         tables.confirm_flow(&found.key, now);
         return false;
     }

@@ -205,6 +205,22 @@ fn syn_keeps_no_connection_alive_that_its_backend_has_left() {
     assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
 }
 
+/// Another host, or the same one without a server, has the backend's address by now.
+#[test]
+fn syn_that_a_removed_backend_resets_moves_the_connection_in_the_end() {
+    let mut exchange = Exchange::opened();
+    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+    if let Some(row) = exchange.tables.backends.get_mut(1) {
+        row.epoch += 1;
+    }
+    exchange.wait(121);
+    assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
+    assert_eq!(exchange.answers_with(tcp::RST | tcp::ACK, [0, 8]), REPLY);
+    exchange.wait(3);
+    assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
+}
+
 /// A backend that is no endpoint any more may still have the connection: its answer shows that the SYN was forged.
 #[test]
 fn syn_moves_no_idle_connection_whose_backend_answers() {
