@@ -120,18 +120,35 @@ impl<'a> Leads<'a> {
             && !leads_out()
     }
 
-    /// Reports whether a tap is a port of a bridge that only pods and virtual machines of this node are connected to.
+    /// Reports whether a tap is a port of a bridge that routes for pods and virtual machines of this node, and leads to no
+    /// other network.
     ///
-    /// A bridge that leads to other networks passes packets of all of them.
+    /// Without a range of pods no machine is known to be none, so the bridge stays external, which masquerades.
     fn is_guest(&self, tap: &Link) -> bool {
-        let is_inside = |port: &Link| {
-            port.kind == LinkKind::Tap || port.kind == LinkKind::Veth && self.is_veth_of_pod(port)
+        let leads_out = |bridge: &Link| {
+            self.surely.contains(&bridge.index)
+                || self.carriers.contains(&bridge.index)
+                || self.view.routed.gateways.contains(&bridge.index)
         };
-        self.view.bridge_of(tap).is_some_and(|bridge| {
-            !self.surely.contains(&bridge.index)
-                && !self.view.routed.gateways.contains(&bridge.index)
-                && self.view.ports(bridge.index).all(is_inside)
-        })
+        !self.node.pod_ranges.is_empty()
+            && self.view.bridge_of(tap).is_some_and(|bridge| {
+                self.may_be_used(bridge)
+                    && !leads_out(bridge)
+                    && self.view.ports(bridge.index).all(|port| self.is_inside(port))
+            })
+    }
+
+    /// Reports whether no other network is behind the port of a bridge.
+    fn is_inside(&self, port: &Link) -> bool {
+        // A container engine adds the one end of a new veth to its bridge before it moves the other end.
+        let is_new = || {
+            let other = port.peer.and_then(|peer| self.view.links.get(&peer));
+            other.is_some_and(|other| {
+                !other.is_up && other.controller.is_none() && !self.has_network(other)
+            })
+        };
+        port.kind == LinkKind::Tap
+            || port.kind == LinkKind::Veth && (self.is_veth_of_pod(port) || is_new())
     }
 
     /// Reports whether an interface carries the packets of another one above it.

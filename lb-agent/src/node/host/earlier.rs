@@ -18,7 +18,7 @@ pub struct EarlierLoopback {
     record: PathBuf,
     /// Those that are not saved yet.
     unsaved: Option<Loopback>,
-    /// The reason why not, for operators.
+    /// The reason why the settings are not saved yet, for operators.
     problem: watch::Sender<Option<String>>,
 }
 
@@ -29,7 +29,7 @@ impl EarlierLoopback {
         (Self { record, unsaved: None, problem }, receiver)
     }
 
-    /// Takes the settings for the earlier ones, unless there are some.
+    /// Remembers settings as the earlier ones, unless it has some already.
     pub(super) fn keep(&mut self, now: Loopback) {
         self.unsaved = self.unsaved.or(Some(now));
     }
