@@ -52,7 +52,7 @@ impl Datapath {
         bpffs::is_read_only(&self.dir).then(|| {
             format!(
                 "pins in {dir} cannot be changed, because their bpffs is mounted read-only: programs stay attached, \
-                 but those of new interfaces would end with the agent; remount it read-write (mount -o remount,rw)"
+                 but programs of new interfaces would end with the agent; remount it read-write (mount -o remount,rw)"
             )
         })
     }

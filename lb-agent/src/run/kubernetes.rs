@@ -171,7 +171,7 @@ impl Reporter {
                         loser,
                         winner,
                         frontend,
-                        "two Services claim one frontend; that of the ClusterIP has it, else the oldest with endpoints"
+                        "two Services claim one frontend; the one with the ClusterIP has it, else the oldest with endpoints"
                     );
                 }
                 let text = format!(

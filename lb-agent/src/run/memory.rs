@@ -30,10 +30,9 @@ pub(super) fn limit() -> Option<u64> {
     groups.lines().flat_map(files).filter_map(|file| read(&file)).min()
 }
 
-/// Returns the memory that the agent can have, in bytes: its limit, or all that the machine has.
-pub(super) fn available() -> Option<u64> {
-    let machine = sysinfo().ok().map(|info| info.ram_total());
-    limit().into_iter().chain(machine).min()
+/// Returns the memory of the machine, in bytes.
+pub(super) fn of_machine() -> Option<u64> {
+    Some(sysinfo().ok()?.ram_total())
 }
 
 /// Returns the files that may contain a limit, for one line of `/proc/self/cgroup` (cgroups(7)): those of cgroup v2, or
@@ -95,7 +94,6 @@ pub(super) fn problem(
     limit: Option<u64>,
 ) -> Option<String> {
     let (limit, needed) = (limit?, needed(sizes, need));
-    let mebibytes = |bytes: u64| bytes.div_ceil(1 << 20);
     (needed > limit).then(|| {
         format!(
             "memory limit of the agent is {} MiB, and full maps with the Services of the cluster may take {} MiB, so \
@@ -104,6 +102,27 @@ pub(super) fn problem(
             mebibytes(needed)
         )
     })
+}
+
+/// Returns the problem if the machine does not have the memory for full maps of these sizes: `machine`, in bytes.
+pub(super) fn beyond(
+    sizes: &BTreeMap<String, u32>,
+    need: &Limits,
+    machine: Option<u64>,
+) -> Option<String> {
+    let (machine, needed) = (machine?, needed(sizes, need));
+    (needed > machine).then(|| {
+        format!(
+            "this machine has {} MiB of memory, and full maps with the Services of the cluster take {} MiB: lower \
+             mapSizes",
+            machine >> 20,
+            mebibytes(needed)
+        )
+    })
+}
+
+const fn mebibytes(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
 }
 
 /// Returns the memory that full maps of these sizes and all else of the agent take, in bytes.

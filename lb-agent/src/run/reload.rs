@@ -39,7 +39,7 @@ pub(super) async fn changed(options: &Run, read: Option<&str>, need: &Limits) ->
         if !seen.is_due(&text) {
             continue;
         }
-        match check(options, read, &text, need, memory::available()).await {
+        match check(options, read, &text, need, Memory::of_this_machine()).await {
             Ok(()) => {
                 info!(file = %file.display(), "configuration changed; restarting");
                 return text;
@@ -100,14 +100,28 @@ impl Refusal {
     }
 }
 
+/// The memory that maps may take, in bytes.
+#[derive(Clone, Copy, Debug, Default)]
+struct Memory {
+    /// The limit of the agent's cgroups.
+    limit: Option<u64>,
+    machine: Option<u64>,
+}
+
+impl Memory {
+    fn of_this_machine() -> Self {
+        Self { limit: memory::limit(), machine: memory::of_machine() }
+    }
+}
+
 /// Checks a changed text. An empty one would be valid at a first start, where kube-proxy accepts it; as a change it is
-/// more probably a mistake. `read` is the text that the agent runs with, `available` the memory for it in bytes.
+/// more probably a mistake. `read` is the text that the agent runs with.
 async fn check(
     options: &Run,
     read: Option<&str>,
     text: &str,
     need: &Limits,
-    available: Option<u64>,
+    memory: Memory,
 ) -> Result<(), Refusal> {
     let config = Config::of(options, Some(text));
     let config = config.map_err(|error| Refusal::of_text(crate::chain(&error)))?;
@@ -124,7 +138,7 @@ async fn check(
     if let Some(missing) = config.cgroup.value.as_deref().and_then(missing_cgroup2) {
         return Err(Refusal::of_node(format!("cgroup: {missing}")));
     }
-    if let Some(problem) = too_large(&config, &current, need, available) {
+    if let Some(problem) = too_large(&config, &current, need, memory) {
         return Err(Refusal::of_node(format!("mapSizes: {problem}")));
     }
     if options.manifests.is_none() && config.kubeconfig.value != current.kubeconfig.value {
@@ -140,16 +154,18 @@ fn too_large(
     changed: &Config,
     current: &Config,
     need: &Limits,
-    available: Option<u64>,
+    Memory { limit, machine }: Memory,
 ) -> Option<String> {
     if changed.sizes() == current.sizes() {
         return None;
     }
     let existing = Existing { sizes: pinned_sizes(&current.bpf_dir.value), stay: false };
     let [changed, current] =
-        [changed, current].map(|config| chosen(&config.sizes(), need, &existing, available));
-    let is_more = memory::needed(&changed, need) > memory::needed(&current, need);
-    memory::problem(&changed, need, available.filter(|_| is_more))
+        [changed, current].map(|config| chosen(&config.sizes(), need, &existing, limit));
+    if memory::needed(&changed, need) <= memory::needed(&current, need) {
+        return None;
+    }
+    memory::problem(&changed, need, limit).or_else(|| memory::beyond(&changed, need, machine))
 }
 
 /// Reads the file. A file that does not exist for a moment counts as unchanged.
@@ -171,7 +187,7 @@ mod tests {
 
     /// Checks a changed text on a machine with enough memory.
     async fn check(options: &Run, read: Option<&str>, text: &str) -> Result<(), Refusal> {
-        super::check(options, read, text, &NOTHING, None).await
+        super::check(options, read, text, &NOTHING, Memory::default()).await
     }
 
     fn document(lines: &str) -> String {
@@ -252,7 +268,8 @@ mod tests {
         let options = options(Path::new("agent.yaml"));
         let check = async |read: &str, text: &str, mebibytes: u64| {
             let (read, text) = (document(read), document(text));
-            super::check(&options, Some(&read), &text, &NOTHING, Some(mebibytes << 20)).await
+            let memory = Memory { limit: Some(mebibytes << 20), machine: None };
+            super::check(&options, Some(&read), &text, &NOTHING, memory).await
         };
         let sizes = |lines: u32| format!("mapSizes: {{MAGLEV: {lines}}}");
         let (some, many) = (sizes(3 << 20), sizes(4 << 20));
@@ -263,6 +280,10 @@ mod tests {
         let other = format!("{many}\nmasquerade: kube-proxy");
         assert_eq!(check(&many, &other, 128).await, Ok(()), "other settings still change");
         assert_eq!(check(&many, &some, 128).await, Ok(()), "it takes less than now");
+        let machine = Memory { limit: None, machine: Some(128 << 20) };
+        let text = document(&many);
+        let error = super::check(&options, None, &text, &NOTHING, machine).await.unwrap_err();
+        assert!(error.reason.starts_with("mapSizes: this machine has 128 MiB"), "{error:?}");
         let error = check("", &sizes(u32::MAX), 1_024).await.unwrap_err();
         assert!(error.reason.contains("MAGLEV cannot have 4294967295 entries"), "{error:?}");
         assert!(!error.may_pass, "no node has such a map");

@@ -96,11 +96,11 @@ impl Facts {
         self.learn_prefixes(node);
     }
 
-    /// Forgets the prefixes that an earlier run had from its `clusterCIDR`: the configuration may have lost it since.
-    /// With it, pods of this node and those of the cluster are in the same prefix.
+    /// Forgets the prefixes that an earlier run may have had from its `clusterCIDR`: the configuration may have lost it
+    /// since. Only a prefix of local pods inside that of all pods shows that the Node object named both.
     fn forget_cluster_cidr(&mut self) {
         for (local, pods) in self.local.iter_mut().zip(&mut self.pods) {
-            if local == pods {
+            if !local.is_set() || local == pods {
                 (*local, *pods) = (Prefix::default(), Prefix::default());
             }
         }
