@@ -196,12 +196,17 @@ fn spoilt(step: &Step, verdict: Verdict, bytes: &[u8]) -> Option<String> {
     (!wrong.is_empty()).then(|| format!("both make a wrong {wrong:?}: {bytes:02x?}"))
 }
 
+/// Steps of [`Flow::moment`] (10 s) within which a moment is one of this comparison.
+const RECENT: u32 = 75;
+
 fn timeless(flows: &BTreeMap<FlowKey, Flow>) -> Vec<(FlowKey, Flow)> {
+    let now = Flow::moment(bpf::now());
     let still = |key: &FlowKey, mut flow: Flow| {
         flow.seen = 0;
         flow.begun = 0;
-        if key.protocol == Protocol::TCP {
-            flow.frontends_epoch = u32::from(flow.frontends_epoch != 0);
+        // Entries of TCP note the moment of a SYN here.
+        if key.protocol == Protocol::TCP && now.wrapping_sub(flow.frontends_epoch) < RECENT {
+            flow.frontends_epoch = u32::MAX;
         }
         flow
     };
