@@ -36,7 +36,7 @@ pub(super) fn ingress<P: Packet, T: Filters>(
     role: Role,
 ) -> Class {
     // An address of this node with such a port may have a frontend as well. The flow decides: a packet that follows
-    // none is classified by its frontend afterwards (`seek::without_entry`).
+    // none is classified by its frontend afterwards (`seek/ingress::without_entry`).
     if is_to_translated_source(tables, settings, tuple, view.v4, role) {
         return Class::Answer;
     }
