@@ -6,7 +6,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::error::Error;
-use super::start::{start_source, tracker};
+use super::inputs::{start_source, tracker};
 use crate::config::Config;
 use crate::config::flags::Run;
 use crate::metrics::kube_proxy::KubeProxy;

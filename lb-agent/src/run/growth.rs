@@ -1,11 +1,17 @@
 //! Restarts for larger maps: at once when a Service found no room; when the objects need most of a map, after a random
 //! time, so that the nodes of a cluster do not all restart in the same second.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::sizes::by_name;
+use tracing::info;
+
+use super::memory;
+use super::service_maps::ServiceMaps;
+use super::sizes::{by_name, outgrown};
 use crate::random;
 use crate::reconcile::{FullMap, Limits, Usage};
+use crate::tracker::Tracker;
 
 /// Shortest time between restarts for larger maps.
 const APART: Duration = Duration::from_secs(20);
@@ -17,7 +23,7 @@ const COUNT: Duration = Duration::from_secs(10);
 
 /// The room that is left in maps that would be larger if they were created now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
+enum Room {
     Ample,
     /// The objects need more than three quarters of a map.
     Scarce,
@@ -27,7 +33,7 @@ pub(super) enum Room {
 
 impl Room {
     /// Returns the room in the maps `growing`. `refused` are the full maps of refused ports.
-    pub(super) fn of(
+    fn of(
         growing: &[&'static str],
         mut refused: impl Iterator<Item = FullMap>,
         need: &Limits,
@@ -46,6 +52,8 @@ impl Room {
 /// The schedule of a restart for larger maps.
 #[derive(Debug)]
 pub(super) struct Growth {
+    /// Configured sizes of maps.
+    configured: BTreeMap<String, u32>,
     /// Time since the start when the objects were counted last.
     counted: Option<Duration>,
     /// Time from when room is scarce to the restart.
@@ -55,12 +63,47 @@ pub(super) struct Growth {
 }
 
 impl Growth {
-    pub(super) fn new() -> Self {
-        Self { counted: None, delay: random::below(SPREAD), since: None }
+    /// Makes the schedule for maps with these configured sizes.
+    pub(super) fn new(configured: BTreeMap<String, u32>) -> Self {
+        Self { configured, counted: None, delay: random::below(SPREAD), since: None }
+    }
+
+    /// Reports whether it is time to restart for larger maps, at this time since the start.
+    pub(super) fn wants_restart(
+        &mut self,
+        tracker: &Tracker,
+        maps: &ServiceMaps,
+        now: Duration,
+    ) -> bool {
+        if !self.counts(maps.reconciler().refused().next().is_some(), now) {
+            return false;
+        }
+        let (room, growing) = self.room(tracker, maps);
+        let wants = self.is_due(room, now);
+        if wants {
+            info!(maps = growing.join(" "), "maps are too small; restarting with larger ones");
+        }
+        wants
+    }
+
+    /// Returns the room in the maps that would be larger if they were created now, and these maps.
+    fn room(&self, tracker: &Tracker, maps: &ServiceMaps) -> (Room, Vec<&'static str>) {
+        let reconciler = maps.reconciler();
+        let refused = || reconciler.refused().map(|(_, full)| full);
+        let (usage, has) = (reconciler.usage(), reconciler.limits());
+        // Counting the objects takes a while, so it is left out while no map is half full.
+        let may_lack = refused().next().is_some() || is_half_full(&usage, &has);
+        // The next run needs the count of all objects.
+        if !may_lack || !maps.is_programmed() {
+            return (Room::Ample, Vec::new());
+        }
+        let need = tracker.demand();
+        let growing = outgrown(&self.configured, &need, &has, memory::limit());
+        (Room::of(&growing, refused(), &need, &has), growing)
     }
 
     /// Reports whether to count the objects, which takes a while: at once if a Service was refused, else now and then.
-    pub(super) fn counts(&mut self, is_refused: bool, now: Duration) -> bool {
+    fn counts(&mut self, is_refused: bool, now: Duration) -> bool {
         let is_time = self.counted.is_none_or(|counted| now.saturating_sub(counted) >= COUNT);
         if is_refused || is_time {
             self.counted = Some(now);
@@ -69,7 +112,7 @@ impl Growth {
     }
 
     /// Reports whether to restart, at this time since the start.
-    pub(super) fn is_due(&mut self, room: Room, now: Duration) -> bool {
+    fn is_due(&mut self, room: Room, now: Duration) -> bool {
         // If a restart did not help, the next one must not follow at once.
         if now < APART {
             return false;
@@ -86,7 +129,7 @@ impl Growth {
 }
 
 /// Reports whether more than half of a map is in use.
-pub(super) fn is_half_full(usage: &Usage, has: &Limits) -> bool {
+fn is_half_full(usage: &Usage, has: &Limits) -> bool {
     let used = Limits {
         services: usage.services as u32,
         backends: usage.backends as u32,
@@ -134,7 +177,7 @@ mod tests {
 
     #[test]
     fn objects_are_counted_now_and_then() {
-        let mut growth = Growth::new();
+        let mut growth = Growth::new(BTreeMap::new());
         let counts = [(false, 1), (false, 2), (true, 3), (false, 12), (false, 13)]
             .map(|(refused, now)| growth.counts(refused, Duration::from_secs(now)));
         assert_eq!(counts, [true, false, true, false, true]);
@@ -143,7 +186,7 @@ mod tests {
     #[test]
     fn restart_waits_a_random_time_unless_a_service_is_refused() {
         let seconds = Duration::from_secs;
-        let mut growth = Growth { counted: None, delay: seconds(30), since: None };
+        let mut growth = Growth { delay: seconds(30), ..Growth::new(BTreeMap::new()) };
         assert!(!growth.is_due(Room::Lacking, seconds(19)), "soon after a start");
         assert!(growth.is_due(Room::Lacking, seconds(20)));
         for (room, now, is_due) in [
@@ -156,6 +199,6 @@ mod tests {
         ] {
             assert_eq!(growth.is_due(room, seconds(now)), is_due, "{now}");
         }
-        assert!(Growth::new().delay < SPREAD);
+        assert!(Growth::new(BTreeMap::new()).delay < SPREAD);
     }
 }

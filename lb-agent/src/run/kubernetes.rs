@@ -28,16 +28,29 @@ pub(super) struct Reporter {
     pub(super) events: Events,
     pub(super) metrics: KubeProxy,
     /// Service ports that were reported as refused.
-    pub(super) refused: BTreeSet<PortKey>,
+    refused: BTreeSet<PortKey>,
     /// Service ports that were reported as having lost a frontend.
-    pub(super) losers: BTreeSet<PortKey>,
+    losers: BTreeSet<PortKey>,
     /// Faults of the Node object that were reported.
-    pub(super) node: Box<[Finding]>,
+    node: Box<[Finding]>,
     /// A sync that was not reported yet, because a write holds up the queue: its duration, and whether it is the first.
     pub(super) sync_due: Option<(Duration, bool)>,
 }
 
 impl Reporter {
+    /// Makes a reporter that has reported nothing yet.
+    pub(super) fn new(checks: Checks, events: Events, metrics: KubeProxy) -> Self {
+        Self {
+            checks,
+            events,
+            metrics,
+            refused: BTreeSet::new(),
+            losers: BTreeSet::new(),
+            node: Box::default(),
+            sync_due: None,
+        }
+    }
+
     /// Takes in the Node object, and logs its new faults.
     pub(super) fn node(&mut self, node: Option<&NodeSpec>) {
         let problems = node.map(|node| node.problems.clone()).unwrap_or_default();
@@ -250,15 +263,8 @@ mod tests {
 
     #[test]
     fn change_that_alters_no_plan_is_a_sync_of_its_own() {
-        let mut reporter = Reporter {
-            checks: Checks::new(HealthChecks::new(Health::new(Duration::ZERO))),
-            events: Events::default(),
-            metrics: KubeProxy::default(),
-            refused: BTreeSet::new(),
-            losers: BTreeSet::new(),
-            node: Box::default(),
-            sync_due: None,
-        };
+        let checks = Checks::new(HealthChecks::new(Health::new(Duration::ZERO)));
+        let mut reporter = Reporter::new(checks, Events::default(), KubeProxy::default());
         let mut tracker = Tracker::new(here());
         for kind in [ObjectKind::Service, ObjectKind::Slice, ObjectKind::Node] {
             tracker.apply(Event::ListBegan(kind));

@@ -11,9 +11,9 @@ use tokio::fs::read_to_string;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
+use super::inputs::server;
 use super::memory;
 use super::sizes::{Existing, chosen};
-use super::start::server;
 use crate::config::Config;
 use crate::config::flags::Run;
 use crate::datapath::{missing_cgroup2, pinned_sizes};

@@ -2,6 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
 
 use clap::Parser as _;
 use nix::sys::signal::{Signal, raise};
