@@ -1,8 +1,10 @@
 //! State that the maps cannot hold: names of services, conflicts, refusals. It is written beside the pins (a bpffs
 //! cannot contain files) for `status` and the lists, which also work without it.
 
+mod problems;
+mod sync_time;
+
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,6 +14,8 @@ use lb_common::service::ServiceId;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tracing::{debug, warn};
 
+use self::problems::Problems;
+use self::sync_time::SyncTime;
 use crate::plan::PortKey;
 use crate::reconcile::Reconciler;
 use crate::snapshot::{Finding, KindView, ObjectKind, Stale, ViewHealth};
@@ -31,17 +35,12 @@ pub struct State {
     /// The stale kinds that were written last.
     stale: BTreeMap<String, String>,
     acceleration: BTreeMap<String, String>,
-    /// Faults of objects: the first ones as texts, and the number of all.
-    findings: (Vec<String>, usize),
-    /// Faults of interfaces and attachments.
-    of_node: Vec<String>,
+    problems: Problems,
     /// The content that was written last, without names; then the version of the names.
     last: StateFile,
     naming: Option<u64>,
     names: Journal,
-    /// Time when everything that had arrived was programmed, and whether that was written.
-    synced: Option<Timestamp>,
-    is_synced_written: bool,
+    sync_time: SyncTime,
     writing: Option<JoinHandle<()>>,
     written: Arc<Mutex<Written>>,
 }
@@ -54,9 +53,6 @@ struct Written {
     has_failed: bool,
 }
 
-/// Largest number of problems that are kept as texts.
-const NAMED: usize = 20;
-
 impl State {
     pub(super) fn at(bpf_dir: &Path, node: &str, view: ViewHealth) -> Self {
         let (path, node) = (state_file(bpf_dir), node.to_owned());
@@ -68,12 +64,10 @@ impl State {
             changed: None,
             stale: BTreeMap::new(),
             acceleration: BTreeMap::new(),
-            findings: (Vec::new(), 0),
-            of_node: Vec::new(),
+            problems: Problems::default(),
             last: StateFile::default(),
             naming: None,
-            synced: None,
-            is_synced_written: true,
+            sync_time: SyncTime::unknown(),
             writing: None,
             written: Arc::default(),
         }
@@ -85,15 +79,13 @@ impl State {
     }
 
     /// Sets the faults of objects.
-    pub(super) fn set_findings(&mut self, mut findings: impl Iterator<Item = impl ToString>) {
-        let named: Vec<String> = findings.by_ref().take(NAMED).map(|it| it.to_string()).collect();
-        let count = named.len() + findings.count();
-        self.findings = (named, count);
+    pub(super) fn set_findings(&mut self, findings: impl Iterator<Item = impl ToString>) {
+        self.problems.set_findings(findings);
     }
 
     /// Sets the faults of interfaces and attachments.
     pub(super) fn set_node_problems(&mut self, problems: Vec<String>) {
-        self.of_node = problems;
+        self.problems.set_of_node(problems);
     }
 
     /// Returns the faults of the source itself.
@@ -118,21 +110,12 @@ impl State {
 
     /// Records that everything that arrived is programmed.
     pub(super) fn synced(&mut self) {
-        (self.synced, self.is_synced_written) = (Some(Timestamp::now()), false);
+        self.sync_time.set_now();
     }
 
     /// Writes the time of the last sync if it changed or its file is missing. Call it once a second.
     pub(super) fn write_sync(&mut self) {
-        let file = self.path.with_file_name("synced");
-        let is_due = !self.is_synced_written || !file.exists();
-        let Some(synced) = self.synced.filter(|_| is_due) else { return };
-        let directory = file.parent().unwrap_or_else(|| Path::new("/run"));
-        let written =
-            fs::create_dir_all(directory).and_then(|()| fs::write(&file, format!("{synced:.3}\n")));
-        if let Err(error) = &written {
-            debug!(path = %file.display(), %error, "time of the last sync not saved yet");
-        }
-        self.is_synced_written = written.is_ok();
+        self.sync_time.write(&self.path.with_file_name("synced"));
     }
 
     /// Reports whether the file should be written: something changed more than a second ago, or the file is missing. A
@@ -146,22 +129,7 @@ impl State {
             self.changed();
         }
         let is_time = self.changed.is_some_and(|changed| changed.elapsed() >= PAUSE);
-        is_time || self.stale != self.staleness() || self.last.problems != self.problems()
-    }
-
-    fn problems(&self) -> Vec<String> {
-        let (of_source, (of_objects, count)) = (self.view.problems(), &self.findings);
-        let of_source_count = of_source.len();
-        let of_source = of_source.iter().map(ToString::to_string);
-        let all = self.of_node.iter().cloned().chain(of_source).chain(of_objects.iter().cloned());
-        let known = self.of_node.len() + of_source_count + count;
-        // Problems of the node come first, as they concern all Services.
-        let mut named: Vec<String> = all.take(NAMED).collect();
-        match known.saturating_sub(named.len()) {
-            0 => {}
-            more => named.push(format!("{more} more; the log names all of them")),
-        }
-        named
+        is_time || self.stale != self.staleness() || self.last.problems != self.problem_texts()
     }
 
     /// Returns the number of kinds of objects whose watch fails at the moment.
@@ -173,6 +141,10 @@ impl State {
     pub(super) fn unread(&self, kind: ObjectKind) -> Option<String> {
         let KindView { synced, stale } = self.view.kinds().remove(&kind)?;
         stale.filter(|_| !synced).map(|stale| stale.reason)
+    }
+
+    fn problem_texts(&self) -> Vec<String> {
+        self.problems.texts(&self.view.problems())
     }
 
     fn staleness(&self) -> BTreeMap<String, String> {
@@ -227,7 +199,7 @@ impl State {
             pid: std::process::id(),
             stale: self.stale.clone(),
             acceleration: self.acceleration.clone(),
-            problems: self.problems(),
+            problems: self.problem_texts(),
             refused: reconciler
                 .refused()
                 .map(|(key, full)| (key.to_string(), full.name().to_owned()))

@@ -1,5 +1,7 @@
 //! `lb list`: the content of the kernel maps, one frontend a line.
 
+mod table;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -8,17 +10,14 @@ use lb_common::service::{
 };
 use serde::Serialize;
 
-use super::Error;
-use super::print::{self, Row, Tone};
+pub(super) use self::table::tone;
+use super::{Error, print};
 use crate::cli::{Format, Scope};
 use crate::datapath::open;
 use crate::maps::Maps;
 use crate::reconcile::Actual;
 use crate::state_file::StateFile;
 use crate::words;
-
-/// Number of backends of a frontend that a table shows; a wide one shows all.
-const BRIEF: usize = 8;
 
 /// The state of a frontend whose packets reach a backend.
 pub(super) const SERVED: &str = "served";
@@ -154,15 +153,6 @@ fn entry(
     }
 }
 
-/// Returns the colour of a line with this state.
-pub(super) fn tone(state: &str) -> Tone {
-    match state {
-        SERVED | NO_LOCAL_BACKENDS | LEFT => Tone::Plain,
-        DRAINING => Tone::Faint,
-        _ => Tone::Bad,
-    }
-}
-
 /// Returns the rows of a set's members.
 fn rows(set: Set, lines: &[Line]) -> impl Iterator<Item = u32> {
     (0..set.members).filter_map(move |index| {
@@ -185,60 +175,7 @@ fn members(set: Set, lines: &[Line], backends: &[Backend]) -> Vec<ListedBackend>
     rows(set, lines).filter_map(member).collect()
 }
 
-impl Row for ListedFrontend {
-    const HEADINGS: (&'static [&'static str], &'static [&'static str]) = (
-        &["FRONTEND", "KIND", "SERVICE", "POLICY", "AFFINITY", "BACKENDS"],
-        &["ID", "GENERATION", "SOURCES"],
-    );
-    const NONE: &'static str = "no services";
-
-    fn cells(&self) -> Vec<String> {
-        self.cells_with(usize::MAX)
-    }
-
-    fn brief(&self) -> Vec<String> {
-        self.cells_with(BRIEF)
-    }
-
-    fn name(&self) -> String {
-        self.frontend.clone()
-    }
-
-    fn tone(&self) -> Tone {
-        tone(self.state)
-    }
-}
-
 impl ListedFrontend {
-    /// Returns the cells of a line, with up to `most` backends.
-    fn cells_with(&self, most: usize) -> Vec<String> {
-        let affinity = match self.affinity_seconds {
-            0 => String::new(),
-            seconds => format!("{seconds}s"),
-        };
-        let backends = match (self.state, self.used()) {
-            (DRAINING | LEFT | NO_LOCAL_BACKENDS, _) => format!("({})", self.state),
-            (_, []) => "(none)".to_owned(),
-            (_, used) => {
-                let shown = used.iter().take(most).map(ListedBackend::in_table);
-                let more = used.len().saturating_sub(most);
-                let more = (more > 0).then(|| format!("+{more} more"));
-                shown.chain(more).collect::<Vec<_>>().join(" ")
-            }
-        };
-        vec![
-            self.frontend.clone(),
-            self.kind.into(),
-            words::service(self.id, self.service.as_deref()),
-            self.policy.into(),
-            affinity,
-            backends,
-            self.id.to_string(),
-            self.generation.to_string(),
-            self.sources().unwrap_or_else(|| "any".into()),
-        ]
-    }
-
     /// Returns the source ranges; none if every source is allowed.
     pub(super) fn sources(&self) -> Option<String> {
         let ranges = self.source_ranges.as_ref()?;
@@ -253,13 +190,6 @@ impl ListedFrontend {
     /// Returns the backends under the policy that applies.
     pub(super) fn used(&self) -> &[ListedBackend] {
         if self.policy == "Local" { &self.local } else { &self.cluster }
-    }
-}
-
-impl ListedBackend {
-    /// Returns the address, with a star if the backend is on this node.
-    pub(super) fn in_table(&self) -> String {
-        format!("{}{}", self.address, if self.on_this_node { "*" } else { "" })
     }
 }
 

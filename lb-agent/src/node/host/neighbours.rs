@@ -12,16 +12,14 @@
 //! An external IP may be an address of another machine (k3s uses those of nodes). Where one has answered, the address
 //! is left to the kernel for some minutes, also when the machine is down.
 
+mod table;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use futures::{StreamExt as _, TryStreamExt as _};
 use ipnet::IpNet;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::LinkAttribute;
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState,
 };
@@ -29,6 +27,7 @@ use rtnetlink::Handle;
 use tokio::sync::watch::Receiver;
 use tracing::debug;
 
+use self::table::{delete, give, list};
 use super::FrontendNetworks;
 use super::error::Error;
 
@@ -203,20 +202,6 @@ fn action(neighbour: &NeighbourMessage, wanted: &Wanted, seen: &mut Seen, now: I
     if is_unanswered && is_frontend && !is_answered { Action::Give } else { Action::Keep }
 }
 
-/// Lists the entries of an interface, or of all.
-async fn list(handle: &Handle, interface: Option<u32>) -> Result<Vec<NeighbourMessage>, Error> {
-    let mut request = handle.neighbours().get();
-    // The kernel filters by this attribute (`neigh_dump_table` in `net/core/neighbour.c`).
-    request.message_mut().attributes.extend(interface.map(NeighbourAttribute::IfIndex));
-    let neighbours = request.execute().try_collect().await;
-    neighbours.map_err(|error| Error::Netlink("list neighbours", error))
-}
-
-async fn delete(handle: &Handle, neighbour: NeighbourMessage) -> Result<(), Error> {
-    let deleted = handle.neighbours().del(neighbour).execute().await;
-    deleted.map_err(|error| Error::Netlink("delete a neighbour", error))
-}
-
 /// Reports whether an entry in use has the broadcast address. Entries of other programs that have it are permanent.
 fn is_ours(neighbour: &NeighbourMessage) -> bool {
     let is_broadcast = |it: &NeighbourAttribute| {
@@ -258,42 +243,6 @@ fn destination(neighbour: &NeighbourMessage) -> Option<IpAddr> {
         NeighbourAttribute::Destination(NeighbourAddress::Inet6(v6)) => Some(IpAddr::V6(*v6)),
         _ => None,
     })
-}
-
-/// Returns the broadcast address of an interface; `None` if it has none, as a tunnel.
-async fn broadcast(handle: &Handle, interface: u32) -> Result<Option<Vec<u8>>, Error> {
-    let mut links = handle.link().get().match_index(interface).execute();
-    let link = links.try_next().await.map_err(|error| Error::Netlink("read a link", error))?;
-    let attributes = link.into_iter().flat_map(|link| link.attributes);
-    Ok(attributes.into_iter().find_map(|attribute| {
-        if let LinkAttribute::Broadcast(address) = attribute { Some(address) } else { None }
-    }))
-}
-
-/// Gives an entry the broadcast address of its interface. Without `NLM_F_REPLACE` the kernel keeps an address that it
-/// has learned meanwhile (`__neigh_update` in `net/core/neighbour.c`).
-async fn give(handle: &Handle, neighbour: &NeighbourMessage) -> Result<(), Error> {
-    let Some(address) = broadcast(handle, neighbour.header.ifindex).await? else { return Ok(()) };
-    let mut message = NeighbourMessage::default();
-    message.header.family = neighbour.header.family;
-    message.header.ifindex = neighbour.header.ifindex;
-    message.header.state = NeighbourState::Stale;
-    let is_destination =
-        |it: &&NeighbourAttribute| matches!(it, NeighbourAttribute::Destination(_));
-    message.attributes.extend(neighbour.attributes.iter().find(is_destination).cloned());
-    message.attributes.push(NeighbourAttribute::LinkLayerAddress(address));
-    let mut request = NetlinkMessage::from(RouteNetlinkMessage::NewNeighbour(message));
-    request.header.flags = NLM_F_REQUEST | NLM_F_ACK;
-    let failed = |error| Error::Netlink("write a neighbour", error);
-    let mut replies = handle.clone().request(request).map_err(failed)?;
-    while let Some(reply) = replies.next().await {
-        if let NetlinkPayload::Error(error) = reply.payload
-            && error.code.is_some()
-        {
-            return Err(failed(rtnetlink::Error::NetlinkError(error)));
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

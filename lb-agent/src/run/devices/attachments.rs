@@ -1,7 +1,8 @@
 //! The programs on interfaces: attaches and detaches them, and repairs changes by other programs.
 
+mod earlier;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -218,34 +219,6 @@ impl Attachments {
         detached.and(removed)
     }
 
-    /// Removes an earlier run's links and entries of interfaces that are gone or no longer served, and its XDP links of
-    /// those that are not external.
-    fn prune(&mut self, indices: &BTreeSet<u32>, external: &BTreeSet<u32>, maps: &mut Maps) {
-        match self.forget_others(indices, external, maps) {
-            Ok(()) => self.is_pruned = true,
-            Err(error) => {
-                warn!(
-                    error = %crate::chain(&error),
-                    "programs of interfaces that are no longer served could not be removed; retrying"
-                );
-            }
-        }
-    }
-
-    fn forget_others(
-        &mut self,
-        indices: &BTreeSet<u32>,
-        external: &BTreeSet<u32>,
-        maps: &mut Maps,
-    ) -> Result<(), Error> {
-        for (index, _) in maps.devices()? {
-            if !indices.contains(&index) {
-                maps.remove_device(index)?;
-            }
-        }
-        Ok(self.datapath.retain(indices, external)?)
-    }
-
     /// Repairs our attachments after changes by other programs. Returns whether anything was repaired, and the
     /// interfaces that lost the XDP program, with the reason why it was not attached again.
     pub(super) fn inspect(
@@ -293,34 +266,5 @@ impl Attachments {
     /// Reports whether [`Attachments::apply`] must be called again without a change.
     pub(super) fn is_unfinished(&self, is_known: bool) -> bool {
         self.newcomers.count() > 0 || !self.failed.is_empty() || (is_known && !self.is_pruned)
-    }
-
-    /// Reports whether another layout's programs still serve.
-    pub(super) const fn is_held(&self) -> bool {
-        self.is_held
-    }
-
-    /// Replaces the socket hooks of another layout, and lets programs be attached to interfaces. Call it once
-    /// everything is programmed.
-    pub(super) fn switch(&mut self, cgroup: &Path) {
-        match self.datapath.attach_sockets(cgroup) {
-            Ok(()) => {
-                self.is_held = false;
-                info!("data path of another layout replaced");
-            }
-            Err(error) => {
-                warn!(error = %crate::chain(&error), "socket hooks could not be attached yet; retrying");
-            }
-        }
-    }
-
-    /// Copies the entries that packets wrote into an earlier run's maps while programs were replaced, and removes that
-    /// run's programs. Returns false if something remains, to be retried.
-    pub(super) fn finish_upgrade(&mut self) -> bool {
-        let finished = self.datapath.finish_upgrade();
-        if let Err(error) = &finished {
-            warn!(error = %crate::chain(error), "leftovers of an earlier run could not be removed; retrying");
-        }
-        finished.is_ok()
     }
 }

@@ -1,5 +1,7 @@
 //! A file that cannot be written at first, and one that is removed.
 
+use std::fs;
+
 use super::*;
 use crate::reconcile::Limits;
 
