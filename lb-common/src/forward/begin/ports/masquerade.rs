@@ -1,6 +1,6 @@
 //! The source of a masqueraded flow: an address of this node, and a port of the reserved range.
 
-use super::try_port;
+use super::search::try_port;
 use crate::addr::Ip;
 use crate::config::Settings;
 use crate::event::{DropReason, Event, Verdict};

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::format;
 use std::vec::Vec;
 
-use super::{NEXT, source_port, wish};
+use super::search::{NEXT, source_port, wish};
 use crate::addr::{Endpoint, Port, Protocol};
 use crate::config::{NodeSettings, Settings};
 use crate::event::{DropReason, Event, Hook, PassReason, Translation, Verdict};
