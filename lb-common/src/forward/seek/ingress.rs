@@ -115,7 +115,7 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     class: Class,
     known: bool,
 ) -> Step<Next> {
-    let Scratch { headers, found, choice, begin, role, .. } = &mut *scratch;
+    let Scratch { headers, found, choice, role, .. } = &mut *scratch;
     let (view, tuple) = (shape.view(headers), &headers.key.tuple);
     let (ip, port) = (&tuple.destination, tuple.destination_port);
     // A translated source may be a frontend as well.
@@ -130,24 +130,7 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         Class::Answer | Class::Backend | Class::NoService => NONE,
     };
     if located == NONE {
-        // The pod may address a backend directly: the whole path looks into the filter of backends.
-        if S::PLAIN && shape.role(*role) == Role::Pod {
-            return GIVE_UP;
-        }
-        if !classify::is_to_backend(tables, tuple, view, shape.role(*role)) {
-            return NOT_OURS;
-        }
-        if S::PLAIN {
-            return GIVE_UP;
-        }
-        if shape.role(*role) == Role::External {
-            direct::record_outside(tables, headers, found);
-            return NOT_OURS;
-        }
-        let next = direct::find(packet, tables, headers, found, choice, begin)?;
-        // No other role comes here: at `lo` every packet passes before (`classify::ingress`).
-        begin.is_of_pod = first::may_be_pod(settings, &tuple.source);
-        return Ok(next);
+        return to_no_frontend(packet, tables, shape, scratch, settings);
     }
     // The packet may be a reply: a connection may have come to the pod directly, from an address of another node that
     // is an external IP here. A datagram may be a request of its own. A ClusterIP is no source, and the bit of a
@@ -183,6 +166,37 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
         return Ok(Next::Refuse);
     }
     Ok(Next::First)
+}
+
+/// Decides about an incoming packet that goes to no frontend: it may go to a backend directly.
+#[inline(always)]
+fn to_no_frontend<S: Shape, P: Packet, T: Tables>(
+    packet: &P,
+    tables: &T,
+    shape: &S,
+    scratch: &mut Scratch,
+    settings: &Settings,
+) -> Step<Next> {
+    let Scratch { headers, found, choice, begin, role, .. } = scratch;
+    let (view, tuple) = (shape.view(headers), &headers.key.tuple);
+    // The pod may address a backend directly: the whole path looks into the filter of backends.
+    if S::PLAIN && shape.role(*role) == Role::Pod {
+        return GIVE_UP;
+    }
+    if !classify::is_to_backend(tables, tuple, view, shape.role(*role)) {
+        return NOT_OURS;
+    }
+    if S::PLAIN {
+        return GIVE_UP;
+    }
+    if shape.role(*role) == Role::External {
+        direct::record_outside(tables, headers, found);
+        return NOT_OURS;
+    }
+    let next = direct::find(packet, tables, headers, found, choice, begin)?;
+    // No other role comes here: at `lo` every packet passes before (`classify::ingress`).
+    begin.is_of_pod = first::may_be_pod(settings, &tuple.source);
+    Ok(next)
 }
 
 /// Whether a frontend is an external IP or a VIP.
