@@ -84,14 +84,14 @@ impl KubeProxyRemains {
         !self.rules.is_empty() || !self.connections.is_empty()
     }
 
-    /// Returns the hashes that the data path needs: of datagrams that belong to netfilter, and of the tuples of
-    /// answers.
+    /// Returns the hashes that the data path needs: of datagrams and associations that belong to netfilter, and of the
+    /// tuples of answers.
     ///
     /// Without the former a datagram would get another backend; without the latter a flow might get a port that is in
     /// use.
     fn hashes(&self) -> Vec<u64> {
         // A TCP segment itself shows whether it begins a connection.
-        let datagrams = self.connections.iter().filter(|it| it.protocol == Protocol::UDP);
+        let datagrams = self.connections.iter().filter(|it| it.protocol != Protocol::TCP);
         let asked = datagrams.map(|it| hash::whole(&it.original, it.protocol));
         let answers = self.connections.iter().map(|it| hash::whole(&it.reply, it.protocol));
         asked.chain(answers).collect()
@@ -191,7 +191,7 @@ impl<'a> MapFrontends<'a> {
     /// whatever rules there are by then. netfilter takes the answer for the first packet if it has not seen the
     /// request: its rules were not there, or its entry was deleted in between.
     ///
-    /// Entries of `live` flows stay: our programs serve their next datagram.
+    /// Entries of `live` flows stay: our programs serve their next datagram. A drain leaves out those that end soon.
     fn forget_untranslated(&self, live: &BTreeSet<(Protocol, Tuple)>) -> Result<(), Error> {
         let is_meant = |it: &Connection| {
             let asked = if self.has(it) {
@@ -226,7 +226,7 @@ impl<'a> MapFrontends<'a> {
     /// Returns the datagrams of UDP whose backend was removed from their Service, whatever other Services it has. They
     /// must begin a new flow, so netfilter must forget them. Connections and associations go on (contract 5).
     fn stale<'c>(&self, connections: &'c [Connection]) -> Result<Vec<&'c Connection>, Error> {
-        let datagrams = || connections.iter().filter(|it| it.protocol != Protocol::TCP);
+        let datagrams = || connections.iter().filter(|it| it.protocol == Protocol::UDP);
         // The map of backends is read only where it matters.
         if datagrams().next().is_none() {
             return Ok(Vec::new());

@@ -43,6 +43,15 @@ pub struct Connection {
 }
 
 impl Connection {
+    /// Makes a connection that nothing translates.
+    #[cfg(test)]
+    pub(crate) const fn between(protocol: Protocol, original: Tuple) -> Self {
+        let named = Vec::new();
+        let (is_translated, is_over, is_answered) = (false, false, true);
+        let reply = original.reversed();
+        Self { protocol, original, reply, named, family: 0, is_translated, is_over, is_answered }
+    }
+
     /// Reports whether netfilter translates its destination.
     pub const fn is_translated(&self) -> bool {
         self.is_translated

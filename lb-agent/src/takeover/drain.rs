@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lb_common::addr::Protocol;
 use lb_common::config::{NodeSettings, Settings};
-use lb_common::flow::{Flow, FlowKey, Tuple};
+use lb_common::flow::{Flow, FlowKey, Lifetimes, Tuple};
 
 use super::Rules;
 use super::reserve::Reserved;
@@ -21,8 +21,8 @@ use crate::syscall::monotonic;
 /// Intervals between checks: while flows end, and while rules are awaited.
 const AGAIN: Duration = Duration::from_secs(1);
 const OFTEN: Duration = Duration::from_millis(50);
-/// How long before its end a flow gives its conntrack entry up: no round may come too late for the next socket with its
-/// port.
+/// How long before its end a flow gives its conntrack entry up, at most: no round may come too late for the next socket
+/// with its port.
 const AHEAD: Duration = Duration::from_secs(2);
 
 /// Options of a drain.
@@ -110,7 +110,7 @@ type Tuples = BTreeSet<(Protocol, Tuple)>;
 /// The flows that have not expired.
 struct Flows {
     live: Tuples,
-    /// Those of them that last for [`AHEAD`] even without a packet.
+    /// Those of them that last for [`ahead`] even without a packet.
     lasting: Tuples,
 }
 
@@ -122,7 +122,13 @@ fn hold(reserved: &mut Reserved, maps: &Maps) -> Result<Flows, Error> {
     let now = monotonic();
     let live = live_at(now, &settings, &all);
     reserved.hold(&settings, &all, &live)?;
-    Ok(Flows { live, lasting: live_at(now + AHEAD, &settings, &all) })
+    Ok(Flows { live, lasting: live_at(now + ahead(&settings.node.lifetimes), &settings, &all) })
+}
+
+/// Returns [`AHEAD`], or half of the shortest life of a flow of datagrams: an active flow must not give its entry up.
+fn ahead(lifetimes: &Lifetimes) -> Duration {
+    let least = lifetimes.unreplied.min(lifetimes.stream).min(lifetimes.sctp);
+    AHEAD.min(Duration::from_secs(least.into()) / 2)
 }
 
 /// Returns the flows that have not expired at a time. Without an agent no sweep removes expired entries.
@@ -154,5 +160,7 @@ mod tests {
         let now = Duration::from_secs(idle);
         assert_eq!(live_at(now, &settings, &all), Tuples::from([(Protocol::UDP, tuple)]));
         assert_eq!(live_at(now + AHEAD, &settings, &all), Tuples::new());
+        let short = Lifetimes { stream: 1, ..Lifetimes::default() };
+        assert_eq!([ahead(&short), ahead(&Lifetimes::default())], [AHEAD / 4, AHEAD]);
     }
 }

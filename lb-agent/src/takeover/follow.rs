@@ -204,6 +204,9 @@ fn release(maps: &Maps) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use lb_common::addr::{Endpoint, Ip, Port, Protocol};
+    use lb_common::flow::Tuple;
+
     use super::*;
 
     #[test]
@@ -211,6 +214,18 @@ mod tests {
         let long = Duration::from_secs(4);
         assert_eq!([pause(true, Duration::ZERO), pause(false, Duration::ZERO)], [OFTEN, SELDOM]);
         assert_eq!([pause(true, long), pause(false, long)], [long * SHARE; 2]);
+    }
+
+    /// Only a segment of TCP shows itself whether it begins a connection.
+    #[test]
+    fn questions_of_datagrams_and_associations_are_recorded() {
+        let end = |port| Endpoint::new(Ip::v4([10, 0, 0, 1]), Port::new(port));
+        let asked = Tuple::new(end(40_000), end(80));
+        for (protocol, count) in [(Protocol::TCP, 1), (Protocol::UDP, 2), (Protocol::SCTP, 2)] {
+            let connections = vec![Connection::between(protocol, asked)];
+            let found = KubeProxyRemains { connections, ..KubeProxyRemains::default() };
+            assert_eq!(found.hashes().len(), count, "{protocol:?}");
+        }
     }
 
     /// Before the Services are known, those of Docker are among the connections that the check finds.
