@@ -114,10 +114,12 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     // Without a reply entry there is no acknowledgement to compare the RST with, so the RST counts as proven.
     let is_proven = !has_opposite || is_proven(packet, view, found, 0);
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
-    // A RST that may be forged is no traffic: a host that has a removed backend's address by now answers each SYN so, and
-    // the connection has to move in the end (`follow`).
+    // The first RST that may be forged makes the life of the flow shorter, so it counts as traffic: the flow may have
+    // been silent for longer. Later ones do not: a host that has a removed backend's address by now answers each SYN so,
+    // and the connection has to move in the end (`follow`).
+    let renews = is_proven || found.flow.shown.claimed & Shown::CLAIMED.claimed == 0;
     let now = Flow::seen_at(tables.now(), tables.tick());
-    let seen = if is_proven { now } else { found.flow.seen };
+    let seen = if renews { now } else { found.flow.seen };
     // The acknowledgement number of a RST is not recorded: a forged one would prove a RST of the other end.
     tables.touch_flow(&found.key, &Touch { seen, shown, expected: 0, cleared: Shown::NOTHING });
     if is_proven && found.flow.is_protected() {

@@ -16,9 +16,9 @@ use crate::wire::{View, tcp};
 const ABANDONED: u64 = 120 * SECOND;
 /// Steps of [`Flow::moment`] in which a backend answers a SYN: 2 s. A client sends its third SYN after 3 s.
 const PATIENCE: u32 = 15;
-/// Steps of [`Flow::moment`] for which a SYN counts as unanswered: 2 min, longer than the longest interval between two
-/// SYNs of a client.
-const NOTED: u32 = 900;
+/// Steps of [`Flow::moment`] for which a SYN counts as unanswered: less than [`ABANDONED`], so that no packet came after
+/// it, and longer than the longest interval between two SYNs of a client.
+const NOTED: u32 = Flow::moment(ABANDONED) - 1;
 
 /// Whether a packet may follow the flow found for it without another lookup of its frontend. `is_answer`: its
 /// destination can only be a translated source.
@@ -47,8 +47,8 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
 }
 
 /// Whether a pod of this node began a flow whose packet comes from outside: the pod has forged the source, and the
-/// replies would not reach the client. In a protected flow both ends have spoken for long, so that packet is the forged
-/// one.
+/// replies would not reach the client. In a protected flow the client has proven its address by way of the pod's
+/// interface, so that the packet from outside is the forged one.
 #[inline(always)]
 fn is_of_forger(flow: &Flow, role: Role) -> bool {
     role == Role::External && flow.flags & (Flow::OF_POD | Flow::PROTECTED) == Flow::OF_POD
@@ -72,9 +72,9 @@ pub(in crate::forward) fn is_translated_later<P: Packet>(
 /// Whether a packet may follow the flow found for it, or needs a new choice of backend.
 ///
 /// The choice is new for datagrams and INITs in flows whose backend or service was removed. For TCP it is new where a
-/// SYN meets a closed connection, or one whose backend was removed and which is unanswered, or idle with a SYN that the
-/// backend has not answered. A flow that a pod began in the name of a client outside ends with a SYN, INIT or datagram of
-/// that client.
+/// SYN meets a closed connection. The same holds for an unanswered connection whose backend was removed, and for an idle
+/// one if that backend has not answered an earlier SYN. An unprotected flow that a pod began in the name of a client
+/// outside ends with a SYN, INIT or datagram of that client.
 ///
 /// An INIT does not wait for silence as a SYN does ([`takes_syn`]): no entry shows whether an association has ended,
 /// and clients with a fixed port open the next one from that port (ADR 0025).
@@ -143,13 +143,13 @@ fn takes_syn<T: Clock + Flows + Services>(
     false
 }
 
-/// Whether the backend of an open connection has left a SYN of its client without an answer. The first SYN is noted in
-/// the entry: a backend that was removed as an endpoint may still have the connection, and the SYN may be forged.
+/// Whether the backend of a connection that is idle for [`ABANDONED`] has left a SYN of its client without an answer. The
+/// first SYN is noted in the entry: a backend that was removed as an endpoint may still have the connection, and the SYN
+/// may be forged.
 #[inline(always)]
 fn is_silent<T: Flows>(tables: &T, found: &Found, now: u32) -> bool {
-    let (asked, answered) = (found.flow.frontends_epoch, Flow::moment(found.opposite.flow.seen));
-    let waited = now.wrapping_sub(asked);
-    if waited >= now.wrapping_sub(answered).min(NOTED) {
+    let waited = now.wrapping_sub(found.flow.frontends_epoch);
+    if waited >= NOTED {
         tables.confirm_flow(&found.key, now);
         return false;
     }
