@@ -123,7 +123,8 @@ impl<'a> Leads<'a> {
     /// Reports whether a tap is a port of a bridge that routes for pods and virtual machines of this node, and leads to no
     /// other network.
     ///
-    /// Without a range of pods no machine is known to be none, so the bridge stays external, which masquerades.
+    /// Without a range of pods it is not known whether a machine is a pod, so the bridge stays external, which
+    /// masquerades.
     fn is_guest(&self, tap: &Link) -> bool {
         let leads_out = |bridge: &Link| {
             self.surely.contains(&bridge.index)
@@ -139,7 +140,7 @@ impl<'a> Leads<'a> {
     }
 
     /// Reports whether no other network is behind the port of a bridge.
-    fn is_inside(&self, port: &Link) -> bool {
+    pub(super) fn is_inside(&self, port: &Link) -> bool {
         // A container engine adds the one end of a new veth to its bridge before it moves the other end.
         let is_new = || {
             let other = port.peer.and_then(|peer| self.view.links.get(&peer));

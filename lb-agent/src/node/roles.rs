@@ -10,7 +10,7 @@ use super::identity::{Identity, LocalClients};
 use super::leads::Leads;
 use super::sources::{SourceAddresses, unnumbered};
 use super::view::{Address, Head, Link, LinkKind, NetnsView};
-use crate::datapath::Role;
+use crate::datapath::InterfaceRole;
 
 /// An interface that gets programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub struct Assignment {
     /// Distinguishes the interface from an earlier one with the same index ([`Link::number`]).
     pub number: u64,
     pub name: String,
-    pub role: Role,
+    pub role: InterfaceRole,
     /// The entry of the interface in `DEVICES`.
     pub device: Device,
     /// Addresses that a route may name as the source, if the interface has several networks.
@@ -44,10 +44,10 @@ pub(crate) fn assignments_among(
         let (is_external, is_pod) = (leads.is_external(link), leads.is_pod(link));
         match link.head {
             // The loopback interface is decided first: it is neither external nor a pod's.
-            _ if link.kind == LinkKind::Loopback => link.is_up.then_some(Role::Host),
-            Head::Ethernet if is_external => Some(Role::External),
-            Head::Ethernet if is_pod => Some(Role::Pod),
-            Head::Ip if is_external => Some(Role::L3),
+            _ if link.kind == LinkKind::Loopback => link.is_up.then_some(InterfaceRole::Host),
+            Head::Ethernet if is_external => Some(InterfaceRole::External),
+            Head::Ethernet if is_pod => Some(InterfaceRole::Pod),
+            Head::Ip if is_external => Some(InterfaceRole::L3),
             Head::Ethernet | Head::Ip | Head::Other => None,
         }
     };
@@ -75,7 +75,7 @@ pub fn kept(
     wanted: &[Assignment],
 ) -> Vec<Assignment> {
     let lost = before.values().filter(|before| {
-        before.role == Role::External && !wanted.iter().any(|it| it.index == before.index)
+        before.role == InterfaceRole::External && !wanted.iter().any(|it| it.index == before.index)
     });
     let mut lost = lost.peekable();
     if !node.external.is_empty() || lost.peek().is_none() {
@@ -112,7 +112,7 @@ pub fn addresses(view: &NetnsView, node: &Identity) -> BTreeMap<Ip, u32> {
 pub fn stranded(view: &NetnsView, wanted: &[Assignment]) -> BTreeSet<Ip> {
     let works = |index: &u32| view.links.get(index).is_some_and(Link::works);
     let is_external = |device: &&Assignment| {
-        matches!(device.role, Role::External | Role::L3) && works(&device.index)
+        matches!(device.role, InterfaceRole::External | InterfaceRole::L3) && works(&device.index)
     };
     let used: BTreeSet<Ip> = wanted
         .iter()
@@ -168,7 +168,9 @@ pub fn unserved(view: &NetnsView, node: &Identity, served: &[Assignment]) -> Vec
     let is_unserved = |link: &&Link| {
         let is_of_a_pod = link.kind == LinkKind::Netkit && link.is_up && link.elsewhere.is_some();
         // A port with programs sees the packets of the bridge, as a tunnel beside pods does.
-        let is_seen = |port: &Link| leads.is_pod(port) || served.contains(&port.index);
+        let is_seen = |port: &Link| {
+            leads.is_pod(port) || leads.is_inside(port) || served.contains(&port.index)
+        };
         let is_bridge_of_pods =
             link.kind == LinkKind::Bridge && view.ports(link.index).all(is_seen);
         link.kind != LinkKind::Loopback
@@ -182,10 +184,13 @@ pub fn unserved(view: &NetnsView, node: &Identity, served: &[Assignment]) -> Vec
             (LinkKind::Netkit, _) => "it is a netkit in mode l3; use mode l2",
             (_, Head::Other) => "its packets start with neither an Ethernet nor an IP header",
             (LinkKind::Bridge, _) => {
-                "it is a bridge with pods and other ports; use --external-device if it leads \
-                 outside"
+                "it is a bridge with pods and other ports; if it leads outside, name it and all other \
+                 external interfaces with --external-device"
             }
-            _ => "use --external-device if it leads outside",
+            _ => {
+                "if it leads outside, name it and all other external interfaces with \
+                 --external-device"
+            }
         };
         format!(
             "interface {}: packets are routed through it, but it has no programs: {why}",
@@ -207,7 +212,12 @@ pub fn unreadable(view: &NetnsView, node: &Identity) -> Vec<String> {
     view.links.values().filter(is_unreadable).map(|link| link.name.clone()).collect()
 }
 
-fn device(role: Role, sources: SourceAddresses<'_>, node: &Identity, leads: &Leads<'_>) -> Device {
+fn device(
+    role: InterfaceRole,
+    sources: SourceAddresses<'_>,
+    node: &Identity,
+    leads: &Leads<'_>,
+) -> Device {
     let SourceAddresses { link, view, .. } = sources;
     Device {
         source4: sources.first(true),
@@ -225,19 +235,26 @@ const fn down(link: &Link) -> u32 {
 }
 
 /// Returns the flags of an interface: its role, and the features that other interfaces allow.
-fn flags(link: &Link, role: Role, view: &NetnsView, node: &Identity, leads: &Leads<'_>) -> u32 {
+fn flags(
+    link: &Link,
+    role: InterfaceRole,
+    view: &NetnsView,
+    node: &Identity,
+    leads: &Leads<'_>,
+) -> u32 {
     // Only a veth or netkit with its other end in another namespace can take packets by `bpf_redirect_peer`.
-    let is_peer = role == Role::Pod && link.kind == LinkKind::Veth && link.elsewhere.is_some();
+    let is_peer =
+        role == InterfaceRole::Pod && link.kind == LinkKind::Veth && link.elsewhere.is_some();
     let local = if is_local(link, role, view, node) { Device::LOCAL_CLIENTS } else { 0 };
     let role = match role {
-        Role::Pod => Device::POD,
-        Role::External | Role::L3 => {
+        InterfaceRole::Pod => Device::POD,
+        InterfaceRole::External | InterfaceRole::L3 => {
             let carries = if leads.is_below(link) { Device::CARRIES } else { 0 };
             let has_upper = if leads.has_upper(link) { Device::HAS_UPPER } else { 0 };
             let tunnel = if link.kind == LinkKind::Tunnel { Device::TUNNEL } else { 0 };
             carries | has_upper | tunnel | down(link)
         }
-        Role::Host => Device::HOST,
+        InterfaceRole::Host => Device::HOST,
     };
     local | role | if is_peer { Device::PEER } else { 0 }
 }
@@ -245,18 +262,18 @@ fn flags(link: &Link, role: Role, view: &NetnsView, node: &Identity, leads: &Lea
 /// Returns the link-layer address that packets to be routed are sent to: for a port of a pod's bridge that of the
 /// bridge. A member of a VRF or bond keeps its own. Packets of pods behind Open vSwitch are for one of its internal
 /// ports, which nothing names.
-fn router(link: &Link, role: Role, view: &NetnsView) -> Option<[u8; 6]> {
+fn router(link: &Link, role: InterfaceRole, view: &NetnsView) -> Option<[u8; 6]> {
     // Frames on lo have no meaningful link-layer destination.
-    if role == Role::Host || role == Role::Pod && view.is_port_of_switch(link) {
+    if role == InterfaceRole::Host || role == InterfaceRole::Pod && view.is_port_of_switch(link) {
         return None;
     }
-    let bridge = view.bridge_of(link).filter(|_| role == Role::Pod);
+    let bridge = view.bridge_of(link).filter(|_| role == InterfaceRole::Pod);
     bridge.unwrap_or(link).hardware
 }
 
-fn is_local(link: &Link, role: Role, view: &NetnsView, node: &Identity) -> bool {
+fn is_local(link: &Link, role: InterfaceRole, view: &NetnsView, node: &Identity) -> bool {
     match &node.local_clients {
-        LocalClients::PodDevices => role == Role::Pod,
+        LocalClients::PodDevices => role == InterfaceRole::Pod,
         LocalClients::Prefix(prefix) => {
             // netfilter sees a packet that arrives on a port as the bridge's.
             view.bridge_of(link).unwrap_or(link).name.starts_with(prefix.as_str())

@@ -71,26 +71,26 @@ fn unserved(view: &NetnsView, node: &Identity) -> Vec<String> {
     super::unserved(view, node, &assignments(view, node))
 }
 
-fn named(view: &NetnsView, node: &Identity) -> Vec<(String, Role)> {
+fn named(view: &NetnsView, node: &Identity) -> Vec<(String, InterfaceRole)> {
     assignments(view, node).into_iter().map(|it| (it.name, it.role)).collect()
 }
 
 #[test]
 fn each_kind_of_interface_has_its_role() {
     let expected = [
-        ("lo", Role::Host),
-        ("eth0", Role::External),
-        ("veth1", Role::Pod),
-        ("cali1", Role::Pod),
-        ("flannel.1", Role::External),
-        ("eth1", Role::External),
+        ("lo", InterfaceRole::Host),
+        ("eth0", InterfaceRole::External),
+        ("veth1", InterfaceRole::Pod),
+        ("cali1", InterfaceRole::Pod),
+        ("flannel.1", InterfaceRole::External),
+        ("eth1", InterfaceRole::External),
     ];
     let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
     assert_eq!(named(&view(), &node()), expected);
     assert!(unserved(&view(), &node()).is_empty(), "the bridge is served by its ports");
 }
 
-fn role(view: &NetnsView, node: &Identity, name: &str) -> Option<Role> {
+fn role(view: &NetnsView, node: &Identity, name: &str) -> Option<InterfaceRole> {
     assignments(view, node).into_iter().find(|it| it.name == name).map(|it| it.role)
 }
 
@@ -100,20 +100,20 @@ fn a_second_card_is_external_by_its_network_or_by_a_gateway() {
     view.addresses.retain(|own| own.index != 9);
     assert_eq!(role(&view, &node(), "eth1"), None, "nothing is routed by it");
     view.routed.gateways.insert(9);
-    assert_eq!(role(&view, &node(), "eth1"), Some(Role::External));
+    assert_eq!(role(&view, &node(), "eth1"), Some(InterfaceRole::External));
     view.links.get_mut(&9).unwrap().is_up = false;
     assert_eq!(role(&view, &node(), "eth1"), None);
     // The interface has only a route to a network on its link; the node's addresses are on `lo`.
     view.routed.forget(9);
     view.routed.networks.insert(9);
     view.links.get_mut(&9).unwrap().is_up = true;
-    assert_eq!(role(&view, &node(), "eth1"), Some(Role::External));
+    assert_eq!(role(&view, &node(), "eth1"), Some(InterfaceRole::External));
     view.links.get_mut(&9).unwrap().is_up = false;
     // A virtual interface over it has an address of its own.
     let lower = Some(9);
     drop(view.links.insert(10, Link { peer: lower, ..link(10, "eth1.100", LinkKind::Other) }));
     view.addresses.push(address(10, "172.17.0.9"));
-    assert_eq!(role(&view, &node(), "eth1.100"), Some(Role::External));
+    assert_eq!(role(&view, &node(), "eth1.100"), Some(InterfaceRole::External));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_card_keeps_its_role_while_it_is_down() {
         prefix: 32,
         ..address(30, "172.22.0.1")
     });
-    assert_eq!(role(&view, &node(), "eth2"), Some(Role::External));
+    assert_eq!(role(&view, &node(), "eth2"), Some(InterfaceRole::External));
     assert!(unserved(&view, &node()).is_empty());
     let is_down = |view: &NetnsView| {
         let all = assignments(view, &node());
@@ -177,7 +177,7 @@ fn a_bridge_leads_outside_by_ports_that_are_no_pods() {
     view.addresses.push(address(20, "172.18.0.9"));
     assert_eq!(role(&view, &node(), "br0"), None, "it may wait for its first pod");
     drop(view.links.insert(21, port(21, "vm0")));
-    assert_eq!(role(&view, &node(), "br0"), Some(Role::External));
+    assert_eq!(role(&view, &node(), "br0"), Some(InterfaceRole::External));
     let pods = Link { elsewhere: Some(5), kind: LinkKind::Veth, ..port(22, "veth7") };
     drop(view.links.insert(22, pods));
     assert_eq!(role(&view, &node(), "br0"), None);
@@ -195,20 +195,29 @@ fn a_tap_is_served_as_a_pod_where_its_bridge_leads_nowhere_else() {
     drop(view.links.insert(20, link(20, "virbr0", LinkKind::Bridge)));
     drop(view.links.insert(21, port(21, "vnet0", LinkKind::Tap)));
     view.addresses.push(address(20, "192.168.122.1"));
-    assert_eq!(role(&view, &node(), "virbr0"), Some(Role::External), "pods have no known range");
+    assert_eq!(
+        role(&view, &node(), "virbr0"),
+        Some(InterfaceRole::External),
+        "pods have no known range"
+    );
     let node = Identity { pod_ranges: vec!["10.244.0.0/16".parse().unwrap()], ..node() };
     let roles = |view: &NetnsView| ["virbr0", "vnet0"].map(|name| role(view, &node, name));
-    assert_eq!(roles(&view), [None, Some(Role::Pod)]);
+    assert_eq!(roles(&view), [None, Some(InterfaceRole::Pod)]);
     assert!(unserved(&view, &node).is_empty(), "its port has programs");
     let pod = Link { elsewhere: Some(5), ..port(22, "veth7", LinkKind::Veth) };
     let new = Link { elsewhere: None, peer: Some(24), ..pod.clone() };
     let other = Link { is_up: false, peer: Some(22), ..link(24, "eth0", LinkKind::Veth) };
     drop((view.links.insert(22, new), view.links.insert(24, other)));
-    assert_eq!(roles(&view), [None, Some(Role::Pod)], "a container is being connected");
+    assert_eq!(roles(&view), [None, Some(InterfaceRole::Pod)], "a container is being connected");
+    assert!(unserved(&view, &node).is_empty(), "for a moment");
     view.links.get_mut(&24).unwrap().is_up = true;
-    assert_eq!(roles(&view), [Some(Role::External), None], "the veth leads somewhere here");
+    assert_eq!(
+        roles(&view),
+        [Some(InterfaceRole::External), None],
+        "the veth leads somewhere here"
+    );
     drop((view.links.insert(22, pod), view.links.remove(&24)));
-    assert_eq!(roles(&view), [None, Some(Role::Pod)]);
+    assert_eq!(roles(&view), [None, Some(InterfaceRole::Pod)]);
     let addresses = std::mem::take(&mut view.addresses);
     assert_eq!(roles(&view), [None, None], "the node does not route for the bridge");
     view.addresses = addresses;
@@ -216,14 +225,14 @@ fn a_tap_is_served_as_a_pod_where_its_bridge_leads_nowhere_else() {
     assert_eq!(roles(&view)[1], None, "other networks are behind the bridge");
     view.routed.forget(20);
     view.routed.default.insert(20);
-    assert_eq!(roles(&view), [Some(Role::External), None]);
+    assert_eq!(roles(&view), [Some(InterfaceRole::External), None]);
     view.routed.forget(20);
     drop(view.links.remove(&22));
     drop(view.links.insert(23, port(23, "eth2", LinkKind::Other)));
-    assert_eq!(roles(&view), [Some(Role::External), None], "a card is in the bridge");
+    assert_eq!(roles(&view), [Some(InterfaceRole::External), None], "a card is in the bridge");
     view.links.get_mut(&21).unwrap().controller = None;
     view.addresses.push(address(21, "172.30.0.1"));
-    assert_eq!(role(&view, &node, "vnet0"), Some(Role::External), "routed");
+    assert_eq!(role(&view, &node, "vnet0"), Some(InterfaceRole::External), "routed");
 }
 
 #[test]
@@ -277,7 +286,7 @@ fn first_header_of_packets_selects_the_programs() {
         drop(view.links.insert(link.index, link));
     }
     let found = named(&view, &node());
-    assert!(found.contains(&("wg0".into(), Role::L3)), "{found:?}");
+    assert!(found.contains(&("wg0".into(), InterfaceRole::L3)), "{found:?}");
     assert!(!found.iter().any(|(name, _)| name == "mgre0" || name == "tunl0"), "{found:?}");
     assert_eq!(unreadable(&view, &node()), ["mgre0"]);
     let pods = Identity { pods: vec!["tunl*".parse().unwrap()], ..node() };
@@ -299,8 +308,8 @@ fn member_of_a_vrf_has_the_same_role_as_without_it() {
         let one = all.iter().find(|it| it.name == name).unwrap();
         (one.role, one.device.hardware)
     };
-    assert_eq!(of("cali1"), (Role::Pod, [5; 6]));
-    assert_eq!(of("eth1"), (Role::External, [7; 6]));
+    assert_eq!(of("cali1"), (InterfaceRole::Pod, [5; 6]));
+    assert_eq!(of("eth1"), (InterfaceRole::External, [7; 6]));
 }
 
 #[test]
@@ -311,10 +320,10 @@ fn patterns_replace_discovery_for_their_role() {
         ..node()
     };
     let expected = [
-        ("lo", Role::Host),
-        ("eth0", Role::External),
-        ("left", Role::Pod),
-        ("eth1", Role::External),
+        ("lo", InterfaceRole::Host),
+        ("eth0", InterfaceRole::External),
+        ("left", InterfaceRole::Pod),
+        ("eth1", InterfaceRole::External),
     ];
     let expected: Vec<_> = expected.map(|(name, role)| (name.to_owned(), role)).into();
     assert_eq!(named(&view(), &patterns), expected);

@@ -33,6 +33,8 @@ pub(super) struct Facts {
     kept: Vec<IpNet>,
     /// Whether a Node object was taken over in this run.
     has_learned: bool,
+    /// Whether the earlier run detected local pods by interface, so that `pods` may be from its `clusterCIDR`.
+    had_local_devices: bool,
     /// [`NodeSettings::secret`]. A restart with the same maps keeps it, so that all fragments of a datagram are treated
     /// alike.
     pub(super) secret: u32,
@@ -73,6 +75,7 @@ impl Facts {
             pods,
             kept: Vec::new(),
             has_learned: false,
+            had_local_devices: before.flags & Settings::LOCAL_BY_DEVICE != 0,
             had_masqueraded_pods: before.flags & Settings::ANY_MASQUERADE_AT_PODS != 0,
             secret: if before.secret == 0 { settings::secret() } else { before.secret },
             config,
@@ -97,10 +100,11 @@ impl Facts {
     }
 
     /// Forgets the prefixes that an earlier run may have had from its `clusterCIDR`: the configuration may have lost it
-    /// since. Only a prefix of local pods inside that of all pods shows that the Node object named both.
+    /// since. With it, pods of this node and those of the cluster are in the same prefix, or local pods are detected by
+    /// interface.
     fn forget_cluster_cidr(&mut self) {
         for (local, pods) in self.local.iter_mut().zip(&mut self.pods) {
-            if !local.is_set() || local == pods {
+            if self.had_local_devices && !local.is_set() || local == pods {
                 (*local, *pods) = (Prefix::default(), Prefix::default());
             }
         }
@@ -200,6 +204,19 @@ mod tests {
         let mut restarted = Facts::after(&before, config).unwrap();
         learn(&mut restarted, &[]);
         assert_eq!((restarted.local, restarted.pods), (local, pods));
+    }
+
+    #[test]
+    fn pod_cidrs_of_the_earlier_run_stay_without_a_detector() {
+        let pods = [prefix("10.244.0.0", 16), Prefix::default()];
+        let before = NodeSettings { pods, ..NodeSettings::default() };
+        let mut facts = Facts::after(&before, Arc::default()).unwrap();
+        learn(&mut facts, &[]);
+        assert_eq!((facts.pods, facts.kept.len()), (pods, 1));
+        let before = NodeSettings { flags: Settings::LOCAL_BY_DEVICE, ..before };
+        let mut facts = Facts::after(&before, Arc::default()).unwrap();
+        learn(&mut facts, &[]);
+        assert_eq!(facts.pods, [Prefix::default(); 2], "they may be those of a clusterCIDR");
     }
 
     #[test]
