@@ -58,7 +58,7 @@ pub use packet_log::{PacketLog, Records};
 pub use pins::{maps_directory, pinned_programs};
 use programs::Programs;
 pub use programs::{connect_paths, connect_xdp_paths, object};
-pub use role::{Direction, Role};
+pub use role::{Direction, InterfaceRole};
 use upgrade::{Previous, Replaced};
 pub use upgrade::{is_of_another_build, pinned_sizes};
 pub use watchdog::Inspection;
@@ -83,7 +83,7 @@ pub struct Datapath {
     programs: Programs,
     dir: PathBuf,
     /// Interfaces with programs, by index: name and role.
-    attached: BTreeMap<u32, (String, Role)>,
+    attached: BTreeMap<u32, (String, InterfaceRole)>,
     /// Links that this run made or took over, by pin. An open descriptor keeps the link alive if its pin is removed.
     held: BTreeMap<PathBuf, OwnedFd>,
     /// Indices of the interfaces with the XDP program.

@@ -15,7 +15,7 @@ use lb_agent::cli::{
 };
 use lb_agent::config::flags::Run;
 use lb_agent::config::{self, Config};
-use lb_agent::node::host::conntrack::Timeouts;
+use lb_agent::node::host::conntrack::NetfilterTimeouts;
 use lb_agent::show::explain::ClientPacket;
 use lb_agent::state_file::{conntrack_file, loopback_file};
 use lb_agent::{datapath, node, run, show, state_file, takeover};
@@ -263,7 +263,7 @@ pub(crate) fn init(config: &Config) -> Result<ExitCode> {
     datapath::refuse_others(dir, &config.cgroup())?;
     let done = if is_mounted { "mounted a bpffs at" } else { "already on a bpffs:" };
     print(&format!("{done} {}\n", dir.display()))?;
-    let timeouts = Timeouts { record: conntrack_file(dir), lifetimes: config.lifetimes() };
+    let timeouts = NetfilterTimeouts { record: conntrack_file(dir), lifetimes: config.lifetimes() };
     for raise in timeouts.raise() {
         print(&format!("{raise}\n"))?;
     }

@@ -10,14 +10,14 @@ use tracing::{info, warn};
 use super::detach::detach_and_unpin;
 use super::error::{Error, LinkFailure};
 use super::names::{SOCKET_HOOKS, XDP};
-use super::role::{Direction, Role};
+use super::role::{Direction, InterfaceRole};
 use super::upgrade::{self, LinkMode, undo_move_aside};
 use super::{Datapath, features, links, pins, xdp};
 use crate::syscall;
 
 impl Datapath {
     /// Attaches the programs of a role to an interface, in place of those of an earlier run.
-    pub fn attach(&mut self, index: u32, name: &str, role: Role) -> Result<(), Error> {
+    pub fn attach(&mut self, index: u32, name: &str, role: InterfaceRole) -> Result<(), Error> {
         // The interface may have been renamed since; its links are by index.
         if let Some((known, is)) = self.attached.get_mut(&index)
             && *is == role

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use super::error::Error;
-use super::role::{Direction, Role};
+use super::role::{Direction, InterfaceRole};
 use super::upgrade::LinkMode;
 use super::{Datapath, links, pins};
 
@@ -22,7 +22,7 @@ impl Datapath {
     /// Returns separate handles to the programs for pod interfaces.
     pub fn newcomer(&mut self) -> Result<Newcomer, Error> {
         let mut of = |direction| {
-            let program = self.programs.get(Role::Pod.program(direction))?;
+            let program = self.programs.get(InterfaceRole::Pod.program(direction))?;
             // The thread needs handles of its own; this object stays with the main loop.
             let copied = program.fd().try_clone_to_owned();
             copied.map_err(|source| Error::Pin { path: self.dir.join("programs"), source })
@@ -42,7 +42,7 @@ impl Newcomer {
     /// Attaches the programs to an interface. A pinned link without an interface is replaced.
     pub fn attach(&self, index: u32) -> Result<(), Error> {
         for (direction, program) in Direction::BOTH.into_iter().zip(&self.programs) {
-            let name = Role::Pod.program(direction);
+            let name = InterfaceRole::Pod.program(direction);
             let link = links::attach_device(
                 &self.links,
                 program.as_fd(),

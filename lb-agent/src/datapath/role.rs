@@ -2,7 +2,7 @@
 
 /// The role of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Role {
+pub enum InterfaceRole {
     /// The host's end of a pod's veth.
     Pod,
     /// An external interface: to the outside, or to other nodes.
@@ -13,7 +13,7 @@ pub enum Role {
     Host,
 }
 
-impl Role {
+impl InterfaceRole {
     /// Returns `pod`, `external`, `l3` or `host`.
     pub const fn name(self) -> &'static str {
         match self {

@@ -15,7 +15,7 @@ use super::detach::detach_and_unpin;
 use super::error::Error;
 use super::look::{Fault, Look, fault_in, look, problem};
 use super::names::{SOCKET_HOOKS, XDP, attach_type};
-use super::role::{Direction, Role};
+use super::role::{Direction, InterfaceRole};
 use super::upgrade::LinkMode;
 use super::{Datapath, links, pins};
 use crate::syscall;
@@ -51,7 +51,7 @@ impl Datapath {
                 inspection.is_unpinned = true;
             }
         }
-        let attached: Vec<(u32, (String, Role))> =
+        let attached: Vec<(u32, (String, InterfaceRole))> =
             self.attached.iter().map(|(index, it)| (*index, it.clone())).collect();
         for (index, (name, role)) in attached {
             for direction in Direction::BOTH {
@@ -103,7 +103,7 @@ impl Datapath {
         &mut self,
         index: u32,
         name: &str,
-        role: Role,
+        role: InterfaceRole,
         direction: Direction,
     ) -> Result<Option<Fault>, Error> {
         let links = self.dir.join("links");

@@ -20,7 +20,7 @@ use futures::future::OptionFuture;
 use tokio::sync::watch::Receiver;
 use tracing::{debug, info, warn};
 
-use conntrack::{Raise, Timeouts};
+use conntrack::{NetfilterTimeouts, Raise};
 pub use earlier::EarlierLoopback;
 pub use error::Error;
 use forwarding::ForwardingChanges;
@@ -76,7 +76,7 @@ pub async fn follow(
     frontends: Receiver<Option<FrontendNetworks>>,
     earlier: EarlierLoopback,
     serves_loopback: bool,
-    timeouts: Timeouts,
+    timeouts: NetfilterTimeouts,
 ) {
     let for_neighbours = frontends.clone();
     tokio::select! {
@@ -90,7 +90,7 @@ async fn follow_settings(
     mut frontends: Receiver<Option<FrontendNetworks>>,
     mut earlier: EarlierLoopback,
     serves_loopback: bool,
-    timeouts: Timeouts,
+    timeouts: NetfilterTimeouts,
 ) {
     let mut failed = [false; 2];
     // The subscription precedes the first check, so that no change falls between them.

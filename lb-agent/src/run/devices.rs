@@ -30,7 +30,7 @@ pub(super) use self::facts::address;
 use self::reports::Reports;
 use super::error::Error;
 use crate::config::Config;
-use crate::datapath::{Datapath, Role};
+use crate::datapath::{Datapath, InterfaceRole};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::host::{conntrack, forwarding};
@@ -256,7 +256,9 @@ impl Devices {
     /// Returns the indices of the external interfaces that have a link-layer header.
     pub(super) fn external(&self) -> BTreeSet<u32> {
         let all = self.attachments.all().values();
-        all.filter(|device| device.role == Role::External).map(|device| device.index).collect()
+        all.filter(|device| device.role == InterfaceRole::External)
+            .map(|device| device.index)
+            .collect()
     }
 
     /// Reports whether an address is one of the node's.

@@ -7,7 +7,7 @@ use tracing::{debug, warn};
 use super::devices::Devices;
 use super::service_maps::ServiceMaps;
 use crate::config::Config;
-use crate::node::host::conntrack::{Raise, Timeouts};
+use crate::node::host::conntrack::{NetfilterTimeouts, Raise};
 use crate::node::host::{self, EarlierLoopback, FrontendNetworks};
 use crate::plan::Family;
 use crate::snapshot::NodeContext;
@@ -43,7 +43,7 @@ impl HostStack {
                 "the rule for routes to frontends is not there yet"
             );
         }
-        let timeouts = Timeouts {
+        let timeouts = NetfilterTimeouts {
             record: conntrack_file(&config.bpf_dir.value),
             lifetimes: config.lifetimes(),
         };

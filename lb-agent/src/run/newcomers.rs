@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tracing::{debug, info, warn};
 
 use super::error::Error;
-use crate::datapath::{Datapath, Newcomer, Role};
+use crate::datapath::{Datapath, InterfaceRole, Newcomer};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::links::{LinkChanges, Links};
@@ -89,7 +89,8 @@ impl Newcomers {
     /// Reports whether an interface still belongs to the thread.
     pub(super) fn keeps(&self, device: &Assignment) -> bool {
         let of_a_pod = |early: &Early| early.since.elapsed() < MOMENT && early.written.is_some();
-        device.role == Role::Pod && self.shared().early.get(&device.index).is_some_and(of_a_pod)
+        device.role == InterfaceRole::Pod
+            && self.shared().early.get(&device.index).is_some_and(of_a_pod)
     }
 
     /// Returns the number of interfaces that the thread attached and still owns.
@@ -146,7 +147,7 @@ impl Newcomers {
             (shared.identity.clone(), shared.taken.clone())
         };
         let Some(identity) = identity else { return };
-        let is_pods = |device: &Assignment| device.role == Role::Pod;
+        let is_pods = |device: &Assignment| device.role == InterfaceRole::Pod;
         let others = |index| !taken.contains(&index);
         for device in assignments_among(view, &identity, others).into_iter().filter(is_pods) {
             self.shared().attach(device);
@@ -173,7 +174,12 @@ impl Shared {
         match attached {
             Ok(()) if is_first => {
                 self.numbers.attached(ChangeSource::Event);
-                info!(interface = name, index, role = Role::Pod.name(), "programs attached");
+                info!(
+                    interface = name,
+                    index,
+                    role = InterfaceRole::Pod.name(),
+                    "programs attached"
+                );
             }
             Ok(()) => {}
             // The main loop retries, and logs a warning.
@@ -234,7 +240,7 @@ mod tests {
             index: 7,
             number: 1,
             name: "veth7".into(),
-            role: Role::Pod,
+            role: InterfaceRole::Pod,
             device: lb_common::config::Device::default(),
             sources: Vec::new(),
         };

@@ -44,7 +44,7 @@ pub(super) async fn changed(options: &Run, read: Option<&str>, need: &Limits) ->
                 info!(file = %file.display(), "configuration changed; restarting");
                 return text;
             }
-            Err(Refusal { reason, may_pass }) => {
+            Err(ConfigRefusal { reason, may_pass }) => {
                 if seen.refused.as_ref().is_none_or(|(refused, _)| *refused != text) {
                     let file = file.display();
                     warn!(%file, error = reason, "changed configuration is invalid; keeping the current one");
@@ -84,13 +84,13 @@ impl Seen<'_> {
 
 /// The reason why a changed text has no effect.
 #[derive(Debug, PartialEq, Eq)]
-struct Refusal {
+struct ConfigRefusal {
     reason: String,
     /// The reason is outside of the text, as a file that is mounted later.
     may_pass: bool,
 }
 
-impl Refusal {
+impl ConfigRefusal {
     fn of_text(reason: impl Into<String>) -> Self {
         Self { reason: reason.into(), may_pass: false }
     }
@@ -122,28 +122,28 @@ async fn check(
     text: &str,
     need: &Limits,
     memory: Memory,
-) -> Result<(), Refusal> {
+) -> Result<(), ConfigRefusal> {
     let config = Config::of(options, Some(text));
-    let config = config.map_err(|error| Refusal::of_text(crate::chain(&error)))?;
+    let config = config.map_err(|error| ConfigRefusal::of_text(crate::chain(&error)))?;
     if config.documents == 0 {
-        return Err(Refusal::of_text("it contains no document"));
+        return Err(ConfigRefusal::of_text("it contains no document"));
     }
     let current = Config::of(options, read).unwrap_or_default();
     if config.bpf_dir.value != current.bpf_dir.value {
-        return Err(Refusal::of_text(
+        return Err(ConfigRefusal::of_text(
             "bpfDir: cannot change while the agent runs; stop it, run `lb-agent cleanup`, and start it with the other \
              directory",
         ));
     }
     if let Some(missing) = config.cgroup.value.as_deref().and_then(missing_cgroup2) {
-        return Err(Refusal::of_node(format!("cgroup: {missing}")));
+        return Err(ConfigRefusal::of_node(format!("cgroup: {missing}")));
     }
     if let Some(problem) = too_large(&config, &current, need, memory) {
-        return Err(Refusal::of_node(format!("mapSizes: {problem}")));
+        return Err(ConfigRefusal::of_node(format!("mapSizes: {problem}")));
     }
     if options.manifests.is_none() && config.kubeconfig.value != current.kubeconfig.value {
         let checked = server(&config).check().await;
-        checked.map_err(|error| Refusal::of_node(crate::chain(&error)))?;
+        checked.map_err(|error| ConfigRefusal::of_node(crate::chain(&error)))?;
     }
     Ok(())
 }
@@ -186,7 +186,7 @@ mod tests {
     const NOTHING: Limits = Limits { services: 0, backends: 1, lines: 0, sources: 0 };
 
     /// Checks a changed text on a machine with enough memory.
-    async fn check(options: &Run, read: Option<&str>, text: &str) -> Result<(), Refusal> {
+    async fn check(options: &Run, read: Option<&str>, text: &str) -> Result<(), ConfigRefusal> {
         super::check(options, read, text, &NOTHING, Memory::default()).await
     }
 

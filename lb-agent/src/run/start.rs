@@ -1,4 +1,4 @@
-//! The steps from the loaded programs to the main loop: sizes, programs, maps, listeners.
+//! The steps from the initial sync to the main loop: sizes, programs, maps, listeners.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -17,7 +17,7 @@ use std::path::Path;
 use crate::datapath::detach::{brings_answers, detach_where};
 use crate::datapath::error::{Error, LinkFailure};
 use crate::datapath::pins::{aside, is_aside, list};
-use crate::datapath::role::{Direction, Role};
+use crate::datapath::role::{Direction, InterfaceRole};
 
 /// The link that a program is attached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,11 +30,11 @@ pub(in crate::datapath) enum LinkMode {
 
 impl LinkMode {
     pub(in crate::datapath) fn at_device(
-        role: Role,
+        role: InterfaceRole,
         direction: Direction,
         hands_over: bool,
     ) -> Self {
-        let has_answers = role != Role::Pod || brings_answers(direction.name());
+        let has_answers = role != InterfaceRole::Pod || brings_answers(direction.name());
         if hands_over && has_answers { Self::New } else { Self::Reused }
     }
 
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn both_programs_are_attached_only_where_answers_pass() {
         let mode = |role, direction| LinkMode::at_device(role, direction, true);
-        assert_eq!(mode(Role::Pod, Direction::Ingress), LinkMode::Reused);
-        assert_eq!(mode(Role::Pod, Direction::Egress), LinkMode::New);
-        assert_eq!(mode(Role::External, Direction::Ingress), LinkMode::New);
-        assert_eq!(mode(Role::L3, Direction::Ingress), LinkMode::New);
+        assert_eq!(mode(InterfaceRole::Pod, Direction::Ingress), LinkMode::Reused);
+        assert_eq!(mode(InterfaceRole::Pod, Direction::Egress), LinkMode::New);
+        assert_eq!(mode(InterfaceRole::External, Direction::Ingress), LinkMode::New);
+        assert_eq!(mode(InterfaceRole::L3, Direction::Ingress), LinkMode::New);
         assert_eq!(LinkMode::at_hook("connect6", true), LinkMode::Reused);
         assert_eq!(LinkMode::at_hook("peername6", true), LinkMode::New);
         assert_eq!(LinkMode::at_hook("peername6", false), LinkMode::Reused);

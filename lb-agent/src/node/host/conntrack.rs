@@ -25,18 +25,18 @@ const DIRECTORY: &str = "/proc/sys/net/netfilter";
 const LONGEST: u32 = i32::MAX.cast_unsigned() / 1_000;
 
 /// The timeouts that were changed, by the names of their files.
-type Changes = BTreeMap<String, Change>;
+type Changes = BTreeMap<String, TimeoutChange>;
 
 /// A timeout that was changed, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Change {
+struct TimeoutChange {
     before: u32,
     written: u32,
 }
 
 /// The timeouts of netfilter's connections of this network namespace.
 #[derive(Clone, Debug)]
-pub struct Timeouts {
+pub struct NetfilterTimeouts {
     /// The file with the earlier values.
     pub record: PathBuf,
     /// The lifetimes of the data path's flows.
@@ -47,14 +47,14 @@ pub struct Timeouts {
 #[derive(Debug)]
 pub struct Raise {
     name: &'static str,
-    change: Change,
+    change: TimeoutChange,
     outcome: Result<(), Error>,
 }
 
 impl Raise {
     /// Writes it to the log. A failure is found again every 30 s, and [`problem`] names it as well.
     pub fn log(&self) {
-        let Self { name, change: Change { before, written }, outcome } = self;
+        let Self { name, change: TimeoutChange { before, written }, outcome } = self;
         match outcome {
             Ok(()) => info!(name, before, written, "timeout of netfilter raised to that of flows"),
             Err(error) => {
@@ -67,7 +67,7 @@ impl Raise {
 
 impl Display for Raise {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { name, change: Change { before, written }, outcome } = self;
+        let Self { name, change: TimeoutChange { before, written }, outcome } = self;
         match outcome {
             Ok(()) => write!(f, "raised net.netfilter.{name} from {before} to {written} s"),
             Err(error) => {
@@ -81,7 +81,7 @@ impl Display for Raise {
     }
 }
 
-impl Timeouts {
+impl NetfilterTimeouts {
     /// Raises the timeouts that are shorter than the lifetimes of flows.
     ///
     /// `/proc/sys` is read-only in a container that is not privileged: then [`problem`] names those that stay short.
@@ -90,14 +90,14 @@ impl Timeouts {
     }
 
     fn raise_in(&self, directory: &Path) -> Vec<Raise> {
-        let raise = |(name, change): (&'static str, Change)| {
+        let raise = |(name, change): (&'static str, TimeoutChange)| {
             let outcome = self.write(directory, name, change);
             Raise { name, change, outcome }
         };
         short(directory, &self.lifetimes).into_iter().map(raise).collect()
     }
 
-    fn write(&self, directory: &Path, name: &str, change: Change) -> Result<(), Error> {
+    fn write(&self, directory: &Path, name: &str, change: TimeoutChange) -> Result<(), Error> {
         let failed = |error| Error::System("timeout of netfilter", error);
         // The file is opened before the record is written: what cannot be changed must not be restored.
         let mut file = OpenOptions::new()
@@ -119,7 +119,7 @@ pub fn problem(lifetimes: &Lifetimes) -> Option<String> {
 fn problem_in(directory: &Path, lifetimes: &Lifetimes) -> Option<String> {
     let short = short(directory, lifetimes);
     let setting =
-        |(name, change): &(&str, Change)| format!("net.netfilter.{name}={}", change.written);
+        |(name, change): &(&str, TimeoutChange)| format!("net.netfilter.{name}={}", change.written);
     let settings: Vec<_> = short.iter().map(setting).collect();
     (!short.is_empty()).then(|| {
         format!(
@@ -138,7 +138,7 @@ pub(super) fn restore(record: &Path) -> Result<bool, Error> {
 fn restore_in(directory: &Path, record: &Path) -> Result<bool, Error> {
     let Some(changes) = record::read::<Changes>(record) else { return Ok(false) };
     let mut outcome = Ok(());
-    for (name, Change { before, written }) in changes {
+    for (name, TimeoutChange { before, written }) in changes {
         // Without the file the kernel module of the timeouts was unloaded.
         if read(directory, &name) == Some(written)
             && let Err(error) = fs::write(directory.join(&name), before.to_string())
@@ -159,7 +159,7 @@ pub(super) fn hand_over(record: &Path) -> Result<bool, Error> {
 }
 
 /// Saves a change of a timeout. The value before it is the original one, unless an earlier run has written it.
-fn keep(record: &Path, name: &str, mut change: Change) -> Result<(), Error> {
+fn keep(record: &Path, name: &str, mut change: TimeoutChange) -> Result<(), Error> {
     let mut saved: Changes = record::read(record).unwrap_or_default();
     if let Some(earlier) = saved.get(name).filter(|earlier| earlier.written == change.before) {
         change.before = earlier.before;
@@ -169,7 +169,7 @@ fn keep(record: &Path, name: &str, mut change: Change) -> Result<(), Error> {
 }
 
 /// Returns the changes that the lifetimes of flows require.
-fn short(directory: &Path, lifetimes: &Lifetimes) -> Vec<(&'static str, Change)> {
+fn short(directory: &Path, lifetimes: &Lifetimes) -> Vec<(&'static str, TimeoutChange)> {
     // Each with the kernel's default. A lifetime that equals it raises nothing: an operator may have chosen a shorter
     // timeout, and a 0 of kube-proxy's configuration, which leaves the kernel's value, becomes this lifetime.
     let all = [
@@ -183,7 +183,7 @@ fn short(directory: &Path, lifetimes: &Lifetimes) -> Vec<(&'static str, Change)>
         // A kernel without connection tracking has no such file, and forgets nothing.
         let (before, written) = (read(directory, name)?, lifetime.min(LONGEST));
         let is_short = lifetime != usual && before < written;
-        is_short.then_some((name, Change { before, written }))
+        is_short.then_some((name, TimeoutChange { before, written }))
     };
     all.into_iter().filter_map(of).collect()
 }
@@ -198,16 +198,16 @@ mod tests {
 
     const CLOSE_WAIT: &str = "nf_conntrack_tcp_timeout_close_wait";
 
-    fn directory(values: &[(&str, &str)]) -> (tempfile::TempDir, Timeouts) {
+    fn directory(values: &[(&str, &str)]) -> (tempfile::TempDir, NetfilterTimeouts) {
         let directory = tempfile::tempdir().unwrap();
         for (name, value) in values {
             fs::write(directory.path().join(name), value).unwrap();
         }
         let record = directory.path().join("below/conntrack.json");
-        (directory, Timeouts { record, lifetimes: Lifetimes::default() })
+        (directory, NetfilterTimeouts { record, lifetimes: Lifetimes::default() })
     }
 
-    fn raised(all: &Timeouts, directory: &Path) -> Vec<String> {
+    fn raised(all: &NetfilterTimeouts, directory: &Path) -> Vec<String> {
         all.raise_in(directory).iter().map(ToString::to_string).collect()
     }
 
@@ -252,7 +252,7 @@ mod tests {
     fn timeout_that_cannot_be_written_leaves_no_record() {
         let (directory, all) = directory(&[(CLOSE_WAIT, "60\n")]);
         let gone = directory.path().join("gone");
-        let change = Change { before: 60, written: 3_600 };
+        let change = TimeoutChange { before: 60, written: 3_600 };
         all.write(&gone, CLOSE_WAIT, change).unwrap_err();
         assert!(!all.record.exists());
     }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use lb_common::config::Device;
 use tracing::{info, warn};
 
-use crate::datapath::Role;
+use crate::datapath::InterfaceRole;
 use crate::maps::Maps;
 use crate::node::Assignment;
 
@@ -55,7 +55,7 @@ impl Attached {
     }
 
     /// Returns the number of interfaces with this role.
-    pub(super) fn count(&self, role: Role) -> usize {
+    pub(super) fn count(&self, role: InterfaceRole) -> usize {
         self.devices.values().filter(|it| it.role == role).count()
     }
 
@@ -79,7 +79,7 @@ impl Attached {
         for (index, assignment) in &self.devices {
             let takes_frames =
                 if redirect_targets.contains(index) { Device::TAKES_FRAMES } else { 0 };
-            let has_link = matches!(assignment.role, Role::Pod | Role::External);
+            let has_link = matches!(assignment.role, InterfaceRole::Pod | InterfaceRole::External);
             let opens = if has_bypass && has_link { Device::BYPASS } else { 0 };
             write(&mut self.flags, maps, assignment, takes_frames | opens);
         }
@@ -116,7 +116,7 @@ mod tests {
             index: 7,
             number: 1,
             name: "veth7".into(),
-            role: Role::Pod,
+            role: InterfaceRole::Pod,
             device: Device::default(),
             sources: Vec::new(),
         };
@@ -127,6 +127,6 @@ mod tests {
         let changed = Assignment { device, ..pod.clone() };
         assert!(!attached.has(&changed) && attached.has_programs(&changed));
         assert!(!attached.has_programs(&Assignment { number: 2, ..pod.clone() }), "recreated");
-        assert!(!attached.has_programs(&Assignment { role: Role::External, ..pod }));
+        assert!(!attached.has_programs(&Assignment { role: InterfaceRole::External, ..pod }));
     }
 }

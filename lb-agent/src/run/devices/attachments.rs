@@ -11,7 +11,7 @@ use tracing::{debug, info, warn};
 
 use super::attached::Attached;
 use super::failures::Failures;
-use crate::datapath::{Datapath, Inspection, Role};
+use crate::datapath::{Datapath, Inspection, InterfaceRole};
 use crate::maps::Maps;
 use crate::metrics::Numbers;
 use crate::node::watch::PublishedView;
@@ -145,7 +145,7 @@ impl Attachments {
     /// Sets the metrics of interfaces with programs.
     pub(super) fn count(&self, numbers: &Numbers) {
         let [pods, external] = &numbers.devices;
-        Numbers::set(pods, self.attached.count(Role::Pod) + self.newcomers.count());
+        Numbers::set(pods, self.attached.count(InterfaceRole::Pod) + self.newcomers.count());
         Numbers::set(external, self.attached.external().count());
     }
 

@@ -35,8 +35,8 @@ impl Reports {
         for interface in self.ambiguous.iter().filter(|it| !earlier.ambiguous.contains(it)) {
             warn!(
                 interface,
-                "treated as a pod interface, but it may lead outside; say which with \
-                 --external-device or --pod-device"
+                "treated as a pod interface, but it may lead outside; name all external interfaces with \
+                 --external-device, or all pod interfaces with --pod-device"
             );
         }
         for interface in self.unreadable.iter().filter(|it| !earlier.unreadable.contains(it)) {
