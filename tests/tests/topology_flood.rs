@@ -210,7 +210,9 @@ fn flood_makes_no_client_with_a_connection_forgotten(shape: Shape) -> Result<()>
     let sticky = Service::new("sticky", 12)?.port(80, TARGET).node_port(STICKY_PORT);
     let sticky = sticky.pods(&rig.pods()).affinity(600);
     rig.manifests().apply(&sticky)?;
-    until(rig.node(1)?, Ask::tcp(sticky.frontend(Family::V6)), Result::is_ok)?;
+    for node in 0..2 {
+        until(rig.node(node)?, Ask::tcp(sticky.frontend(Family::V6)), Result::is_ok)?;
+    }
     let mut kept = Vec::new();
     for family in Family::ALL {
         let node_port = rig.node(0)?.addresses().socket(family, STICKY_PORT);
