@@ -29,11 +29,15 @@ fn with_switch() -> NetnsView {
 #[test]
 fn gateway_of_a_switch_is_external_and_its_tunnel_is_not() {
     let view = with_switch();
-    assert_eq!(role(&view, &node(), "antrea-gw0"), Some(Role::External));
+    assert_eq!(role(&view, &node(), "antrea-gw0"), Some(InterfaceRole::External));
     assert_eq!(role(&view, &node(), "genev_sys_6081"), None);
     assert_eq!(role(&view, &node(), "ovs-system"), None);
     let named = Identity { external: vec!["genev*".parse().unwrap()], ..node() };
-    assert_eq!(role(&view, &named, "genev_sys_6081"), Some(Role::External), "by configuration");
+    assert_eq!(
+        role(&view, &named, "genev_sys_6081"),
+        Some(InterfaceRole::External),
+        "by configuration"
+    );
 }
 
 /// Pods behind the switch send to the link-layer address of its gateway: a refusal must not depend on it.
@@ -41,5 +45,5 @@ fn gateway_of_a_switch_is_external_and_its_tunnel_is_not() {
 fn pod_behind_a_switch_may_send_to_any_link_layer_address() {
     let found = assignments(&with_switch(), &node());
     let pod = found.iter().find(|it| it.name == "coredns-1").unwrap();
-    assert_eq!((pod.role, pod.device.hardware), (Role::Pod, [0; 6]));
+    assert_eq!((pod.role, pod.device.hardware), (InterfaceRole::Pod, [0; 6]));
 }
