@@ -85,6 +85,15 @@ pub(crate) fn age(seconds: u64) -> String {
     }
 }
 
+/// Names a map without room for a Service, and the remedy: the agent enlarges the map unless its size is configured or
+/// exceeds the memory limit.
+pub(crate) fn full(map: &str) -> String {
+    format!(
+        "{map} is full: raise its size if mapSizes or --map-size sets it, otherwise the memory \
+         limit, and the agent enlarges it"
+    )
+}
+
 /// Returns the kind of frontend of an entry.
 pub(crate) const fn kind(flags: Flags) -> &'static str {
     if flags.has(Flags::NODE_PORT) {

@@ -185,7 +185,7 @@ fn page(port: &ListedPort) -> String {
     line("Number", &port.id.map_or_else(|| "-".to_owned(), |id| id.to_string()));
     line("State", port.state);
     if let Some(map) = &port.refused {
-        line("Refused", &format!("{map} is full; raise it with --map-size {map}=N"));
+        line("Refused", &words::full(map));
     }
     for entry in &port.frontends {
         let affinity = match entry.affinity_seconds {

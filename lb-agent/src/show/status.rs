@@ -171,13 +171,14 @@ fn fill(text: &mut String, maps: &Maps) -> Result<(), Error> {
 
 fn findings(text: &mut String, state_file: &StateFile) {
     for (port, map) in &state_file.refused {
-        line(text, "Refused", &format!("{port}: {map} is full; raise it with --map-size {map}=N"));
+        line(text, "Refused", &format!("{port}: {}", words::full(map)));
     }
     for (port, why) in &state_file.unwritten {
         line(text, "Not written", &format!("{port}: {why}; retrying every second"));
     }
     for device in &state_file.ambiguous {
-        let remedy = "set --external-device or --pod-device";
+        let remedy = "name all external interfaces with --external-device, or all pod interfaces with \
+                      --pod-device";
         line(text, "Ambiguous", &format!("{device} is served as a pod interface: {remedy}"));
     }
     for problem in &state_file.problems {

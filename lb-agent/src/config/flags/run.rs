@@ -31,10 +31,10 @@ pub struct Run {
     /// Cgroup v2 whose sockets are served [default: the host's below /host, else the first in /proc/mounts].
     #[arg(long, value_name = "DIR")]
     pub cgroup: Option<PathBuf>,
-    /// External interfaces (uplinks, tunnels), with * and ?; repeatable [default: detected by address and route].
+    /// All external interfaces (uplinks, tunnels), with * and ?; repeatable [default: detected by address and route].
     #[arg(long, value_name = "PATTERN")]
     pub external_device: Vec<Pattern>,
-    /// Pod interfaces, with * and ?; repeatable [default: veths and L2 netkits with a peer in another network
+    /// All pod interfaces, with * and ?; repeatable [default: veths and L2 netkits with a peer in another network
     /// namespace].
     #[arg(long, value_name = "PATTERN")]
     pub pod_device: Vec<Pattern>,
