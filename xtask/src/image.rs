@@ -9,7 +9,7 @@ use std::process::Command;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 
-use crate::setup::packages;
+use crate::setup::{self, packages};
 use crate::{shell, workspace};
 
 mod archive;
@@ -63,8 +63,9 @@ impl Platform {
     }
 }
 
-/// Builds the binaries, by default for release, and writes `target/image/lb-agent-VERSION.tar`.
+/// Installs missing tools, builds the binaries, by default for release, and writes `target/image/lb-agent-VERSION.tar`.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    setup::for_building()?;
     if options.debug {
         return for_tests();
     }
