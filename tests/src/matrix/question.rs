@@ -23,8 +23,10 @@ pub(super) const PROXIED: Addresses = Addresses {
 };
 /// The port of every Service.
 pub(super) const PORT: u16 = 80;
-/// The `NodePort` of Service number 0. The API server assigns the first 86 ports of the range only on request.
+/// The `NodePort` of Service number 0.
 const NODE_PORTS: u16 = 30_000;
+/// The ports from there that the API server assigns only on request: any other one may be taken.
+const RESERVED: u8 = 86;
 /// The time in milliseconds without an answer that proves an expected silence.
 const SHORT: u64 = 700;
 /// The time in milliseconds to wait for an expected answer, on a busy machine.
@@ -188,7 +190,7 @@ pub(super) fn name(policy: Policy, state: State) -> String {
 
 /// The `NodePort` of the Service with this number.
 pub(super) fn node_port(number: u8) -> u16 {
-    NODE_PORTS + u16::from(if number < 100 { number } else { number - 60 })
+    NODE_PORTS + u16::from(if number < 100 { number } else { (number - 60) % RESERVED })
 }
 
 /// The addresses of a Service for one kind of destination.

@@ -12,7 +12,7 @@ use crate::rig::TARGET;
 /// The numbers of these Services.
 pub(super) const CHANGING: [u8; 5] = [142, 143, 144, 145, 146];
 /// The port and the `NodePort` that some of them change to.
-pub(super) const OTHER: (u16, u16) = (81, 30_087);
+pub(super) const OTHER: (u16, u16) = (81, 30_005);
 
 pub(super) fn objects(all: &mut Objects) -> Result<()> {
     let both = [a2(&json!({}))?, b2(&json!({}))?];
