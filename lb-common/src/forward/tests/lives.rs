@@ -78,6 +78,15 @@ impl Exchange {
         exchange
     }
 
+    /// Its Service gets another backend, `10.1.0.99:8080`, and the one that it has leaves.
+    fn change_backend(&mut self) {
+        let service = self.tables.add_service(1, &[("10.1.0.99:8080", true)]);
+        self.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
+        if let Some(row) = self.tables.backends.get_mut(1) {
+            row.epoch += 1;
+        }
+    }
+
     fn protected(&self) -> usize {
         self.tables.flows.borrow().len()
     }
@@ -207,11 +216,7 @@ fn syn_of_an_open_connection_moves_nothing() {
     let mut exchange = Exchange::opened();
     let before = exchange.entry(Kind::FORWARD).to;
     // Its service has another backend meanwhile.
-    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = exchange.tables.backends.get_mut(1) {
-        row.epoch += 1;
-    }
+    exchange.change_backend();
     assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
     assert_eq!((exchange.entry(Kind::FORWARD).to, exchange.protected()), (before, 2));
     // Its client has forgotten it and says so to the challenge; or the backend is gone for good.
@@ -279,11 +284,7 @@ fn blind_reset_of_a_connection_in_use_does_not_move_it() {
     let mut exchange = Exchange::opened();
     let _data = (exchange.asks(tcp::ACK), exchange.answers(tcp::ACK));
     let _forged = exchange.asks_with(tcp::RST, [0x8000_0000, 0]);
-    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = exchange.tables.backends.get_mut(1) {
-        row.epoch += 1;
-    }
+    exchange.change_backend();
     assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)), "nor does a SYN after it");
     exchange.wait(60);
     assert_eq!(exchange.asks(tcp::ACK), (FORWARD, at(world::LOCAL4)));

@@ -189,11 +189,7 @@ fn reset_that_nothing_proves_leaves_a_keep_alive_interval() {
 #[test]
 fn syn_keeps_no_connection_alive_that_its_backend_has_left() {
     let mut exchange = Exchange::opened();
-    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = exchange.tables.backends.get_mut(1) {
-        row.epoch += 1;
-    }
+    exchange.change_backend();
     for _ in 0..3 {
         assert_eq!(exchange.asks(tcp::SYN), (FORWARD, at(world::LOCAL4)));
         exchange.wait(40);
@@ -211,11 +207,7 @@ fn syn_keeps_no_connection_alive_that_its_backend_has_left() {
 #[test]
 fn syn_that_a_removed_backend_resets_moves_the_connection_in_the_end() {
     let mut exchange = Exchange::opened();
-    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = exchange.tables.backends.get_mut(1) {
-        row.epoch += 1;
-    }
+    exchange.change_backend();
     // The first RST counts as traffic.
     for _ in 0..2 {
         exchange.wait(121);
@@ -231,11 +223,7 @@ fn syn_that_a_removed_backend_resets_moves_the_connection_in_the_end() {
 #[test]
 fn syn_moves_no_idle_connection_whose_backend_answers() {
     let mut exchange = Exchange::opened();
-    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = exchange.tables.backends.get_mut(1) {
-        row.epoch += 1;
-    }
+    exchange.change_backend();
     for _ in 0..3 {
         exchange.wait(200);
         for _ in 0..3 {
@@ -275,11 +263,7 @@ fn syn_after_resets_or_closes_of_both_begins_a_flow() {
 fn syn_of_a_handshake_that_was_not_completed_follows_its_service() {
     let mut exchange = Exchange::tcp();
     let _opens = (exchange.asks(tcp::SYN), exchange.answers(tcp::SYN | tcp::ACK));
-    let service = exchange.tables.add_service(1, &[("10.1.0.99:8080", true)]);
-    exchange.tables.cluster_ip(world::CLUSTER4, Protocol::TCP, service);
-    if let Some(row) = exchange.tables.backends.get_mut(1) {
-        row.epoch += 1;
-    }
+    exchange.change_backend();
     assert_eq!(exchange.asks(tcp::SYN), (NEW, at("10.1.0.99:8080")));
 }
 
