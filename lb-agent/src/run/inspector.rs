@@ -18,17 +18,17 @@ const INTERVAL: Duration = Duration::from_secs(2);
 pub(super) struct Inspector {
     last: Instant,
     /// The problem if the memory limit at the start was below what full maps may take.
-    of_memory: Option<String>,
+    memory_problem: Option<String>,
     early_drops: EarlyDrops,
     node_object: NodeObject,
 }
 
 impl Inspector {
     /// Makes an inspector whose first inspection is due after the interval.
-    pub(super) fn new(of_memory: Option<String>) -> Self {
+    pub(super) fn new(memory_problem: Option<String>) -> Self {
         Self {
             last: Instant::now(),
-            of_memory,
+            memory_problem,
             early_drops: EarlyDrops::default(),
             node_object: NodeObject::default(),
         }
@@ -45,17 +45,17 @@ impl Inspector {
     }
 
     /// Returns the problem of the memory limit.
-    pub(super) fn of_memory(&self) -> Option<String> {
-        self.of_memory.clone()
+    pub(super) fn memory_problem(&self) -> Option<String> {
+        self.memory_problem.clone()
     }
 
     /// Returns the problems of backends to which rules of the node drop packets.
-    pub(super) fn of_backends(&mut self, reconciler: &Reconciler) -> Vec<String> {
+    pub(super) fn backend_problems(&mut self, reconciler: &Reconciler) -> Vec<String> {
         self.early_drops.problems(reconciler)
     }
 
     /// Returns the problem of the Node object.
-    pub(super) fn of_node_object(
+    pub(super) fn node_object_problem(
         &mut self,
         tracker: &Tracker,
         state: &State,

@@ -105,7 +105,7 @@ pub(super) fn problem(
 }
 
 /// Returns the problem if the machine does not have the memory for full maps of these sizes: `machine`, in bytes.
-pub(super) fn beyond(
+pub(super) fn machine_problem(
     sizes: &BTreeMap<String, u32>,
     need: &Limits,
     machine: Option<u64>,

@@ -165,7 +165,8 @@ fn too_large(
     if memory::needed(&changed, need) <= memory::needed(&current, need) {
         return None;
     }
-    memory::problem(&changed, need, limit).or_else(|| memory::beyond(&changed, need, machine))
+    memory::problem(&changed, need, limit)
+        .or_else(|| memory::machine_problem(&changed, need, machine))
 }
 
 /// Reads the file. A file that does not exist for a moment counts as unchanged.

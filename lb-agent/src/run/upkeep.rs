@@ -71,12 +71,12 @@ impl Agent {
         self.devices.look_at_hidden(|| reconciler.cluster_networks());
         let mut problems = self.devices.problems();
         problems.extend(self.takeover.problem());
-        problems.extend(self.inspector.of_memory());
+        problems.extend(self.inspector.memory_problem());
         problems.extend(self.host_stack.problem());
-        problems.extend(self.inspector.of_backends(reconciler));
+        problems.extend(self.inspector.backend_problems(reconciler));
         problems.extend(self.telemetry.reporter.problem());
         let (state, identity) = (&self.telemetry.state, self.devices.identity());
-        problems.extend(self.inspector.of_node_object(&self.tracker, state, identity));
+        problems.extend(self.inspector.node_object_problem(&self.tracker, state, identity));
         problems.extend(self.telemetry.unbound.problems());
         self.telemetry.node_problems(problems);
     }

@@ -1,18 +1,17 @@
 //! The way back to kube-proxy: no new flow begins, and known flows continue until they end.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lb_common::addr::Protocol;
 use lb_common::config::{NodeSettings, Settings};
-use lb_common::flow::{Flow, FlowKey, Lifetimes, Tuple};
+use lb_common::flow::{Flow, FlowKey, Lifetimes};
 
-use super::Rules;
 use super::reserve::Reserved;
 use super::verb::Error;
+use super::{Rules, Tuples};
 use crate::datapath::{self, open_here};
 use crate::maps::Maps;
 use crate::reconcile::Op;
@@ -104,10 +103,7 @@ fn await_rules(
     Ok(())
 }
 
-/// Clients' packets of flows, by their tuples.
-type Tuples = BTreeSet<(Protocol, Tuple)>;
-
-/// The flows that have not expired.
+/// The flows that have not expired, by the tuples of their clients' packets.
 struct Flows {
     live: Tuples,
     /// Those of them that last for [`ahead`] even without a packet.
@@ -144,8 +140,9 @@ fn live_at(time: Duration, settings: &Settings, all: &BTreeMap<FlowKey, Flow>) -
 
 #[cfg(test)]
 mod tests {
+    use lb_common::addr::Protocol;
     use lb_common::fake::at;
-    use lb_common::flow::{Kind, Side};
+    use lb_common::flow::{Kind, Side, Tuple};
 
     use super::*;
 
