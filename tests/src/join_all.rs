@@ -1,10 +1,11 @@
 //! Independent work on parallel threads: each piece waits for its own answer only.
 
-use std::panic::resume_unwind;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Result, anyhow};
 
 /// Runs all closures, each on a thread of its own. Returns their results in order, or the first error.
 pub fn join_all<T: Send>(
@@ -16,6 +17,18 @@ pub fn join_all<T: Send>(
             threads.into_iter().map(|thread| thread.join().unwrap_or_else(|it| resume_unwind(it)));
         ends.collect()
     })
+}
+
+/// Runs `work`; a panic is an error with its message. Without it, a thread that panics never comes to the barrier at
+/// which others wait, and the test waits for ever.
+pub fn caught<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(anyhow!("{}", message(&*panic))))
+}
+
+fn message(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
 /// Locks a value that threads share, also if one of them has panicked.
@@ -40,6 +53,12 @@ mod tests {
             }
         });
         assert_eq!(join_all(work).unwrap(), [0, 1, 2]);
+    }
+
+    #[test]
+    fn panic_is_an_error_with_its_message() {
+        let error = caught(|| -> Result<()> { panic!("number {}", 3) }).unwrap_err();
+        assert_eq!(error.to_string(), "number 3");
     }
 
     #[test]

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
+mod late;
+
 /// The pause between two polls: short compared with any deadline, long compared with the cost of a poll.
 const PAUSE: Duration = Duration::from_millis(20);
 /// After this time a wait polls less often: after a twentieth of the time that has passed.
@@ -32,11 +34,13 @@ pub fn try_wait_until<T>(
     mut condition: impl FnMut() -> Result<Option<T>>,
 ) -> Result<T> {
     let began = Instant::now();
+    let mut wait = late::Wait::new(what);
     loop {
         if let Some(value) = condition()? {
             return Ok(value);
         }
         let passed = began.elapsed();
+        wait.passed(passed);
         let left = within.saturating_sub(passed);
         if left.is_zero() {
             bail!("{what}: not within {} s", within.as_secs_f64());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lb_tests::campaign;
 use lb_tests::control_plane::kube_proxy::Mode;
-use lb_tests::join_all::locked;
+use lb_tests::join_all::{caught, locked};
 use lb_tests::matrix::{
     Account, Case, Compared, Detector, NODE_PORT_ADDRESSES, Outcome, Proxy, SETTINGS, Setup,
     SharedApiServer, Step, World, node_port_cases, services, steps, without_addresses,
@@ -111,14 +111,14 @@ fn follow(
     is_published: &AtomicBool,
 ) -> Compared {
     let proxy = setup.proxy;
-    let world = World::start(setup, server);
+    let world = caught(|| World::start(setup, server));
     let mut all = Compared::default();
     for (number, step) in steps.iter().enumerate() {
         let _leader = barrier.wait();
         let asked = match &world {
             // A failed publication is reported by the thread that publishes.
             _ if !is_published.load(Ordering::Relaxed) => Ok(Compared::default()),
-            Ok(world) => ask(world, step, number == 0),
+            Ok(world) => caught(|| ask(world, step, number == 0)),
             Err(error) => Ok((0, vec![format!("{error:#}")])),
         };
         let (count, wrong) = of(proxy, asked);

@@ -10,11 +10,16 @@ const DEFAULT: Duration = Duration::from_mins(2);
 pub(super) const HANGING: &str = "hanging_example";
 
 /// Tests with a limit of their own, and the reason. The key is the name of the file, or of the file and the test.
-const LARGER: [(&str, Duration, &str); 5] = [
+const LARGER: [(&str, Duration, &str); 6] = [
     (
         "control_plane_matrix",
         Duration::from_mins(5),
         "hundreds of questions to the real kube-proxy and to the agent in each of many settings",
+    ),
+    (
+        "control_plane_contract",
+        Duration::from_mins(5),
+        "its own deadlines, of which two of a minute follow each other, name the wrong answer",
     ),
     ("compare", Duration::from_mins(5), "hundreds of requests to the real kube-apiserver"),
     (
