@@ -175,13 +175,13 @@ pub struct Flow {
     pub kind: Kind,
     /// [`Flow::MASQUERADED`] and the other bits.
     pub flags: u8,
-    pad: u16,
+    /// Forward entries of TCP: [`Flow::note`] of a SYN to an idle connection whose backend was removed. It counts for two
+    /// minutes, and until the backend answers. 0: none.
+    pub noted: u16,
     /// Flags that packets of this direction have shown.
     pub shown: Shown,
-    /// Forward entries: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last looked up.
-    ///
-    /// Those of TCP need no second lookup: here a SYN to an idle connection whose backend was removed leaves its
-    /// [`Flow::moment`], which counts for two minutes and until the backend answers.
+    /// Forward entries of datagrams: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last looked
+    /// up.
     pub frontends_epoch: u32,
     /// Reply entries: index of the interface by which the client's packets came, where it is known.
     pub client_device: u32,
@@ -193,7 +193,7 @@ pub struct Flow {
     pub expected: u32,
 }
 
-plain!(Flow = 80 { to, service, backend, epoch, seen, kind, flags, pad, shown, frontends_epoch, client_device, begun, expected });
+plain!(Flow = 80 { to, service, backend, epoch, seen, kind, flags, noted, shown, frontends_epoch, client_device, begun, expected });
 const _: () = assert!(align_of::<Flow>() == 8);
 
 impl Flow {
@@ -216,6 +216,16 @@ impl Flow {
     #[inline(always)]
     pub const fn moment(now: u64) -> u32 {
         (now >> Self::MOMENT_BITS) as u32
+    }
+
+    /// Number of low bits of a time that [`Flow::note`] leaves out.
+    pub const NOTE_BITS: u32 = 30;
+
+    /// A time in steps of 2^30 ns (1.07 s), as [`Flow::noted`] holds it; never 0. The value wraps after 19 hours.
+    #[inline(always)]
+    pub const fn note(now: u64) -> u16 {
+        let steps = (now >> Self::NOTE_BITS) as u16;
+        if steps == 0 { 1 } else { steps }
     }
 
     /// A masquerade pair belongs to this flow.
@@ -269,7 +279,7 @@ impl Flow {
             seen: now,
             kind,
             flags: 0,
-            pad: 0,
+            noted: 0,
             shown: Shown::NOTHING,
             frontends_epoch: 0,
             client_device: 0,
@@ -288,7 +298,7 @@ impl Flow {
         other.seen = self.seen;
         other.kind = kind;
         other.flags = self.flags & !Self::ANSWER;
-        other.pad = 0;
+        other.noted = 0;
         other.shown = Shown::NOTHING;
         other.frontends_epoch = 0;
         other.client_device = 0;

@@ -88,9 +88,8 @@ pub trait Flows {
     /// Changes an entry in place, in whichever table it is; no effect if the entry is gone.
     fn touch_flow(&self, key: &FlowKey, touch: &Touch);
 
-    /// Sets [`Flow::frontends_epoch`] of an entry in place, which for TCP is the moment of a SYN; no effect if the entry
-    /// is gone.
-    fn confirm_flow(&self, key: &FlowKey, epoch: u32);
+    /// Sets [`Flow::frontends_epoch`] and [`Flow::noted`] of an entry in place; no effect if the entry is gone.
+    fn confirm_flow(&self, key: &FlowKey, frontends_epoch: u32, noted: u16);
 
     /// Removes the entry of a key from both tables, if it is there.
     fn remove_flow(&self, key: &FlowKey);

@@ -235,19 +235,21 @@ extern "C" fn flow_touch(
     0
 }
 
-/// Sets [`Flow::frontends_epoch`] of an entry.
+/// Sets [`Flow::frontends_epoch`] and [`Flow::noted`] of an entry.
 #[inline(always)]
-pub(crate) fn confirm(key: &FlowKey, frontends_epoch: u32) {
-    let _done: u32 = flow_confirm(key, frontends_epoch);
+pub(crate) fn confirm(key: &FlowKey, frontends_epoch: u32, noted: u16) {
+    let _done: u32 = flow_confirm(key, frontends_epoch, noted.into());
 }
 
 #[inline(never)]
 #[unsafe(no_mangle)]
-extern "C" fn flow_confirm(key: *const FlowKey, frontends_epoch: u32) -> u32 {
+extern "C" fn flow_confirm(key: *const FlowKey, frontends_epoch: u32, noted: u32) -> u32 {
     let Some(key) = lent(key) else { return 0 };
     write_in!(key, flow => {
         // SAFETY: an aligned word of a live element.
         unsafe { (*flow).frontends_epoch = frontends_epoch };
+        // SAFETY: an aligned half word of a live element.
+        unsafe { (*flow).noted = noted as u16 };
     });
     0
 }

@@ -175,8 +175,8 @@ impl Flows for Kernel {
     }
 
     #[inline(always)]
-    fn confirm_flow(&self, key: &FlowKey, epoch: u32) {
-        flows::confirm(key, epoch);
+    fn confirm_flow(&self, key: &FlowKey, frontends_epoch: u32, noted: u16) {
+        flows::confirm(key, frontends_epoch, noted);
     }
 
     #[inline(always)]

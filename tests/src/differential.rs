@@ -6,7 +6,6 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use lb_common::addr::Protocol;
 use lb_common::event::{Event, Hook, Return, Verdict, event_counter, verdict_counter};
 use lb_common::fake::{Fake, Step, fields, is_fast, run, run_whole, wrong_checksums};
 use lb_common::flow::{Affinity, Client, Flow, FlowKey, Fragment, Ports};
@@ -196,21 +195,20 @@ fn spoilt(step: &Step, verdict: Verdict, bytes: &[u8]) -> Option<String> {
     (!wrong.is_empty()).then(|| format!("both make a wrong {wrong:?}: {bytes:02x?}"))
 }
 
-/// Steps of [`Flow::moment`] (10 s) within which a moment is one of this comparison.
-const RECENT: u32 = 75;
+/// Steps of [`Flow::note`] (10 s) within which a note was made by this comparison.
+const RECENT: u16 = 10;
 
 fn timeless(flows: &BTreeMap<FlowKey, Flow>) -> Vec<(FlowKey, Flow)> {
-    let now = Flow::moment(bpf::now());
-    let still = |key: &FlowKey, mut flow: Flow| {
+    let now = Flow::note(bpf::now());
+    let still = |mut flow: Flow| {
         flow.seen = 0;
         flow.begun = 0;
-        // Entries of TCP note the moment of a SYN here.
-        if key.protocol == Protocol::TCP && now.wrapping_sub(flow.frontends_epoch) < RECENT {
-            flow.frontends_epoch = u32::MAX;
+        if now.wrapping_sub(flow.noted) < RECENT {
+            flow.noted = u16::MAX;
         }
         flow
     };
-    flows.iter().map(|(key, flow)| (*key, still(key, *flow))).collect()
+    flows.iter().map(|(key, flow)| (*key, still(*flow))).collect()
 }
 
 fn ageless(clients: &BTreeMap<Client, Affinity>) -> Vec<(Client, Affinity)> {

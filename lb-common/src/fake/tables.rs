@@ -115,8 +115,8 @@ impl Flows for Fake {
         });
     }
 
-    fn confirm_flow(&self, key: &FlowKey, epoch: u32) {
-        self.change_flow(key, |flow| flow.frontends_epoch = epoch);
+    fn confirm_flow(&self, key: &FlowKey, frontends_epoch: u32, noted: u16) {
+        self.change_flow(key, |flow| (flow.frontends_epoch, flow.noted) = (frontends_epoch, noted));
     }
 
     fn remove_flow(&self, key: &FlowKey) {

@@ -92,7 +92,8 @@ pub struct Flow4 {
     epoch: u32,
     kind: Kind,
     flags: u8,
-    pad: u16,
+    /// [`Flow::noted`].
+    pub noted: u16,
     /// [`Flow::shown`].
     pub shown: Shown,
     /// [`Flow::frontends_epoch`].
@@ -103,7 +104,7 @@ pub struct Flow4 {
     pub expected: u32,
 }
 
-plain!(Flow4 = 56 { seen, to, service, backend, epoch, kind, flags, pad, shown, frontends_epoch, client_device, begun, expected });
+plain!(Flow4 = 56 { seen, to, service, backend, epoch, kind, flags, noted, shown, frontends_epoch, client_device, begun, expected });
 const _: () = assert!(align_of::<Flow4>() == 8);
 
 impl Flow4 {
@@ -124,7 +125,7 @@ impl Flow4 {
         self.epoch = flow.epoch;
         self.kind = flow.kind;
         self.flags = flow.flags;
-        self.pad = 0;
+        self.noted = flow.noted;
         self.shown = flow.shown;
         self.frontends_epoch = flow.frontends_epoch;
         self.client_device = flow.client_device;
@@ -147,7 +148,7 @@ impl Flow4 {
         into.seen = self.seen;
         into.kind = self.kind;
         into.flags = self.flags;
-        into.pad = 0;
+        into.noted = self.noted;
         into.shown = self.shown;
         into.frontends_epoch = self.frontends_epoch;
         into.client_device = self.client_device;
@@ -183,6 +184,7 @@ mod tests {
         fn compact_entries_hold_every_field(
             (tuple, to) in (tuple(), prop_oneof![tuple(), Just(Tuple::NONE)]),
             (kind, numbers, bytes) in (1_u8..6, any::<[u32; 7]>(), any::<[u8; 3]>()),
+            noted in any::<u16>(),
             (seen, shown) in (any::<u64>(), prop_oneof![Just(Shown::FIN), Just(Shown::RST)]),
         ) {
             let [protocol, side, flags] = bytes;
@@ -192,7 +194,7 @@ mod tests {
             let kind = if to == Tuple::NONE { Kind::MASQUERADE } else { Kind(kind) };
             let [service, backend, epoch, frontends_epoch, client_device, begun, expected] = numbers;
             let kept = Flow { service, backend, epoch, flags, ..Flow::new(to, kind, seen) };
-            let flow = Flow { shown, frontends_epoch, client_device, begun, expected, ..kept };
+            let flow = Flow { noted, shown, frontends_epoch, client_device, begun, expected, ..kept };
             prop_assert_eq!(Flow4::of(&flow).whole(), flow);
         }
     }

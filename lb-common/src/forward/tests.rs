@@ -83,7 +83,7 @@ fn age(flow: &Flow, tables: &Fake) -> String {
 /// An entry, but for its times.
 fn entry(key: &FlowKey, flow: &Flow) -> String {
     let Flow { to, service, backend, epoch, kind, flags, shown, .. } = flow;
-    let Flow { frontends_epoch, client_device, expected, .. } = flow;
+    let Flow { noted, frontends_epoch, client_device, expected, .. } = flow;
     let side = ["in", "out"][usize::from(key.side.0)];
     let kind =
         ["", "forward", "reply", "masquerade", "unmasquerade", "hairpin"][usize::from(kind.0)];
@@ -104,8 +104,9 @@ fn entry(key: &FlowKey, flow: &Flow) -> String {
     ]
     .map(|(byte, name)| if byte == 0 { "" } else { name })
     .concat();
+    let noted = if *noted == 0 { String::new() } else { format!(" noted {noted}") };
     format!(
-        "{} {side} {} {kind} {} service {service} row {backend} epoch {epoch} frontends {frontends_epoch} device {client_device} expects {expected}{flags}{shown}",
+        "{} {side} {} {kind} {} service {service} row {backend} epoch {epoch} frontends {frontends_epoch} device {client_device} expects {expected}{flags}{shown}{noted}",
         key.protocol.0,
         ends(&key.tuple),
         ends(to),

@@ -8,7 +8,7 @@ use crate::datapath::names::LAYOUT;
 use crate::maps::SHAPES;
 
 /// Name and fingerprint. Both change together; the fingerprint alone may change while no release has the name.
-const COMMITTED: (&str, u64) = ("v6", 0x66af_2961_4294_4fd3);
+const COMMITTED: (&str, u64) = ("v6", 0xd06b_7df0_da85_6de5);
 
 /// Computes the fingerprint from names, key and value types, and kinds of maps.
 fn fingerprint() -> u64 {

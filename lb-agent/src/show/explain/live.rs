@@ -122,7 +122,7 @@ impl Flows for Live<'_> {
 
     fn touch_flow(&self, _: &FlowKey, _: &Touch) {}
 
-    fn confirm_flow(&self, _: &FlowKey, _: u32) {}
+    fn confirm_flow(&self, _: &FlowKey, _: u32, _: u16) {}
 
     fn remove_flow(&self, key: &FlowKey) {
         self.flows.borrow_mut().insert(*key, None);

@@ -14,11 +14,12 @@ use crate::wire::{View, tcp};
 /// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend was removed, if the
 /// backend does not answer.
 const ABANDONED: u64 = 120 * SECOND;
-/// Steps of [`Flow::moment`] in which a backend answers a SYN: 2 s. A client sends its third SYN after 3 s.
-const PATIENCE: u32 = 15;
-/// Steps of [`Flow::moment`] for which a SYN counts as unanswered: less than [`ABANDONED`], so that no packet came after
+/// Steps of [`Flow::note`] after which a SYN counts as unanswered, 1.1 to 2.2 s: more than the second after which a client
+/// sends it again, and less than the 3 s after which it sends the third one.
+const PATIENCE: u16 = 2;
+/// Steps of [`Flow::note`] for which a SYN counts as unanswered: less than [`ABANDONED`], so that no packet came after
 /// it, and longer than the longest interval between two SYNs of a client.
-const NOTED: u32 = Flow::moment(ABANDONED) - 1;
+const NOTED: u16 = Flow::note(ABANDONED) - 1;
 
 /// Whether a packet may follow the flow found for it without another lookup of its frontend. `is_answer`: its
 /// destination can only be a translated source.
@@ -51,7 +52,7 @@ pub(in crate::forward) fn is_current<T: Clock + Flows + Services>(
 /// interface, so that the packet from outside is the forged one.
 #[inline(always)]
 fn is_of_forger(flow: &Flow, role: Role) -> bool {
-    role == Role::External && flow.flags & (Flow::OF_POD | Flow::PROTECTED) == Flow::OF_POD
+    role == Role::External && flow.flags & Flow::OF_POD != 0 && !flow.is_protected()
 }
 
 /// Whether a reply that leaves by an external interface is translated later: at the pod's interface by which the
@@ -100,7 +101,7 @@ pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
         tables.count(Event::FlowRenewed);
     } else if flow.frontends_epoch != settings.services.frontends_epoch {
         // The next packets need no lookup of the frontend until another one is removed (ADR 0015).
-        tables.confirm_flow(&found.key, settings.services.frontends_epoch);
+        tables.confirm_flow(&found.key, settings.services.frontends_epoch, flow.noted);
     }
     live
 }
@@ -136,7 +137,7 @@ fn takes_syn<T: Clock + Flows + Services>(
     // (ADR 0025).
     let now = tables.now();
     let idle = now.saturating_sub(flow.seen.max(opposite.seen));
-    if is_open && (idle < ABANDONED || !is_silent(tables, found, Flow::moment(now))) {
+    if is_open && (idle < ABANDONED || !is_silent(tables, found, Flow::note(now))) {
         return true;
     }
     tables.count(Event::FlowRenewed);
@@ -147,10 +148,10 @@ fn takes_syn<T: Clock + Flows + Services>(
 /// first SYN is noted in the entry: a backend that was removed as an endpoint may still have the connection, and the SYN
 /// may be forged.
 #[inline(always)]
-fn is_silent<T: Flows>(tables: &T, found: &Found, now: u32) -> bool {
-    let waited = now.wrapping_sub(found.flow.frontends_epoch);
-    if waited >= NOTED {
-        tables.confirm_flow(&found.key, now);
+fn is_silent<T: Flows>(tables: &T, found: &Found, now: u16) -> bool {
+    let waited = now.wrapping_sub(found.flow.noted);
+    if found.flow.noted == 0 || waited >= NOTED {
+        tables.confirm_flow(&found.key, found.flow.frontends_epoch, now);
         return false;
     }
     waited >= PATIENCE

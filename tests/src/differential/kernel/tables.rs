@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context as _, Result};
 use lb_agent::reconcile::Op;
-use lb_common::addr::Protocol;
 use lb_common::config::SettingsPair;
 use lb_common::fake::Fake;
 use lb_common::flow::{Flow, Flow4, FlowKey, FlowKey4, Ports};
@@ -87,12 +86,13 @@ impl Kernel {
     fn load_remembered(&self, tables: &Fake, order: &[FlowKey]) -> Result<()> {
         let moved = |seen: u64| seen.wrapping_sub(tables.clock.get()).wrapping_add(bpf::now());
         let moment = |of: u32| Flow::moment(moved(u64::from(of) << Flow::MOMENT_BITS));
+        let note = |of: u16| Flow::note(moved(u64::from(of) << Flow::NOTE_BITS));
         for table in [&tables.flows, &tables.transient] {
-            for (key, flow) in &mut *table.borrow_mut() {
+            for flow in table.borrow_mut().values_mut() {
                 flow.seen = moved(flow.seen);
                 flow.begun = moment(flow.begun);
-                if key.protocol == Protocol::TCP && flow.frontends_epoch != 0 {
-                    flow.frontends_epoch = moment(flow.frontends_epoch);
+                if flow.noted != 0 {
+                    flow.noted = note(flow.noted);
                 }
             }
         }
