@@ -103,6 +103,8 @@ fn write_forward(
     flow.to.destination = backend.ip;
     flow.to.destination_port = backend.port;
     if is_hairpin {
+        // A host drops an IPv4 packet whose source is its own address (`fib_validate_source` in
+        // net/ipv4/fib_frontend.c), and would answer one of IPv6 by its own `lo`.
         flow.to.source = settings.node.hairpin(backend.ip.is_v4());
     } else if !begin.source.is_unspecified() {
         flow.to.source = begin.source;
@@ -147,6 +149,7 @@ pub(super) fn commit<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
         tables.remove_protected(&found.key);
     }
     if stands {
+        // Affinity and ports are stored only for a flow that stands, so that a dropped packet leaves nothing behind.
         choose::remember(tables, choice, begin.now);
         fragments::remember(tables, headers, fragment);
         return Ok(());
@@ -165,6 +168,8 @@ const fn write_reply(key: &FlowKey, forward: &Flow, device: u32, reply: &mut Ent
     let is_hairpin = forward.kind.0 == Kind::HAIRPIN.0;
     forward.write_answer(if is_hairpin { Kind::HAIRPIN } else { Kind::REPLY }, &mut reply.flow);
     key.tuple.write_reversed(&mut reply.flow.to);
+    // The interface decides where replies to a pod are translated (ADR 0003), and where the stack receives those to a
+    // process (ADR 0027).
     reply.flow.client_device = device;
 }
 
@@ -198,6 +203,7 @@ fn end_old<T: Flows>(tables: &T, found: &mut Found) {
 #[inline(always)]
 fn make_reply<T: Flows>(tables: &T, found: &Found, pair: &mut Pair, device: u32) -> bool {
     write_reply(&found.key, &found.flow, device, &mut pair.reply);
+    // A reply that another CPU has restored at the same moment serves this flow as well (ADR 0009).
     let stands =
         matches!(ports::add_reply(tables, pair), Ok(Reservation::Made | Reservation::Found));
     if !stands {

@@ -72,6 +72,8 @@ pub(super) fn locate<T: Clock + Node + Services>(
         if choice.service.flags.has(Flags::HOST) {
             return Err(Refusal::Pass(PassReason::NotOurs));
         }
+        // kube-proxy refuses a connection only after no Service has translated it, so a `NodePort` with endpoints wins
+        // over an address without (contract 3.2, step 1).
         let may_give_way = is_in_ranges && !choice.service.hides_node_port();
         if !may_give_way || !is_node_port(tables, settings, choice) {
             return Ok(());
@@ -81,6 +83,7 @@ pub(super) fn locate<T: Clock + Node + Services>(
             return Ok(());
         }
         choice.frontend.ip = ip;
+        // The lookup of the `NodePort` may have overwritten the service, so that of the address is read again.
         let is_there = tables.service(&choice.frontend, &mut choice.service);
         return if is_there { Ok(()) } else { Err(Refusal::Pass(PassReason::NotOurs)) };
     }
@@ -158,6 +161,7 @@ pub(super) fn choose<T: Clock + Node + Services>(
     if flags.has(Flags::ADDRESS) {
         return Err(Refusal::Reject(Return::UnknownPort));
     }
+    // `locate` returns a draining frontend only if neither a `NodePort` nor a range has an entry for its address.
     if flags.has(Flags::DRAINING) {
         return Err(Refusal::Pass(PassReason::DrainingFrontend));
     }
@@ -179,6 +183,8 @@ pub(super) fn choose<T: Clock + Node + Services>(
         });
     }
     choice.scope = u32::from(only_local);
+    // Affinity precedes the Maglev slot, and follows the choice of the set: a backend outside of it is not used
+    // (contract 3.2, 4).
     if choice.service.affinity != 0 && remembered(tables, choice, now) {
         tables.count(Event::AffinityHit);
         return Ok(());
@@ -194,6 +200,7 @@ pub(super) fn choose<T: Clock + Node + Services>(
 /// Whether traffic policy Local binds this client: an external policy binds neither pods of this node nor the node.
 #[inline(always)]
 pub const fn is_local_only(flags: Flags, asker: &Asker) -> bool {
+    // The internal policy binds every client, the external one none of this node (contract 2.4).
     flags.has(Flags::LOCAL_POLICY) && !(flags.has(Flags::EXTERNAL) && asker.local != 0)
 }
 
@@ -224,6 +231,7 @@ fn remembered<T: Clock + Node + Services>(tables: &T, choice: &mut Choice, now: 
         let Some(known) = tables.affinity(&key) else {
             continue;
         };
+        // The end of an affinity needs no agent: the sweep only frees the memory of old entries.
         if now.saturating_sub(known.seen) >= u64::from(choice.service.affinity) * SECOND {
             continue;
         }
@@ -249,6 +257,7 @@ pub(super) fn confirm<T: Services>(tables: &T, flow: &Flow, ip: Ip) {
     if flow.flags & Flow::STICKY == 0 {
         return;
     }
+    // A flow does not record the set that its backend was chosen from, so both entries are looked up.
     for scope in [0, 1] {
         let _looked_at = tables.affinity(&Client { ip, service: flow.service, scope });
     }
@@ -261,6 +270,7 @@ pub(super) fn remember<T: Clock + Node + Services>(tables: &T, choice: &Choice, 
         return;
     }
     let key = Client { ip: choice.asker.client, service: choice.service.id, scope: choice.scope };
+    // Each new flow of the client renews the time (contract 4).
     let value = Affinity { backend: choice.backend_id, epoch: choice.backend.epoch, seen: now };
     if !tables.put_affinity(&key, &value) {
         tables.count(Event::AffinityFull);

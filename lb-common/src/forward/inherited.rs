@@ -28,6 +28,7 @@ pub(super) fn leaves<T: Filters>(tables: &T, settings: &Settings, headers: &Head
 #[inline(never)]
 fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step<()> {
     let Headers { view, key, .. } = headers;
+    // A drain comes first: no packet without a flow begins one then, whatever netfilter knows of it (ADR 0031).
     if settings.has(Settings::DRAIN) {
         return Err(Verdict::Pass(PassReason::Draining));
     }
@@ -45,6 +46,7 @@ fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step
 /// another port.
 #[inline(always)]
 pub(super) fn conflicts<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
+    // A drain needs no such test: no flow begins then.
     settings.has(Settings::TAKE_OVER) && is_taken(tables, reply)
 }
 

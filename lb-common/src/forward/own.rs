@@ -54,6 +54,7 @@ pub(super) fn has_our_source<P: Packet, T: Clock + Filters + Flows + Node>(
         let device = tables.device(packet.device());
         device.is_none_or(|device| device.flags & Device::CARRIES != 0)
     };
+    // The tests stand in the order of their costs: a filter, fields of the packet, a map, the tables of flows.
     if !settings.node.may_be_own(&headers.key.tuple.source)
         || !is_from_host && (packet.is_masqueraded() || carries())
         || !found.find_answers(tables, headers, Side::INGRESS)
@@ -193,6 +194,7 @@ fn is_own<P: Packet, T: Clock + Filters>(
 fn age<T: Clock + Filters>(tables: &T, settings: &Settings, key: &FlowKey) -> Option<i32> {
     let moment = tables.own_answer(hash::whole(&key.tuple, key.protocol))?;
     let longest = u64::from(settings.node.lifetimes.longest(key.protocol)) * SECOND;
+    // Packets renew a record every 17 s only, so a shorter lifetime would forget connections in use.
     let longest = Flow::moment(longest).max(2 * RENEWED);
     // The agent's clock may be a step ahead of the programs'.
     let age = Flow::moment(tables.now()).wrapping_sub(moment).cast_signed();
@@ -218,7 +220,8 @@ pub(super) fn is_untranslated<P: Packet, T: Clock + Filters>(
     if may_be_own || to.is_link_local() {
         return is_own(packet, tables, settings, &headers.key, may_be_own);
     }
-    // Datagrams towards another address begin flows at once, as with kube-proxy, which deletes their conntrack entries.
+    // Datagrams towards another address begin flows at once, as with kube-proxy, which deletes their conntrack entries
+    // (contract 5).
     headers.key.protocol == Protocol::TCP && follows_record(tables, settings, &headers.key)
 }
 

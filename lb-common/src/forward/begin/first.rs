@@ -24,6 +24,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     let Scratch { headers, found, choice, begin, next, refusal, role, .. } = scratch;
     let Headers { view, key: FlowKey { tuple, .. }, .. } = &*headers;
     let (role, source) = (*role, &tuple.source);
+    // No reply can reach such a source, so its packets must not fill the tables.
     if tuple.is_impossible() {
         return Err(Verdict::Pass(PassReason::Martian));
     }
@@ -39,8 +40,11 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     let detector = settings.has_detector(view.v4);
     let pod = detector && is_pod(tables, settings, headers, packet.device(), role);
     choice.asker = Asker {
+        // The key of affinity is the address before any masquerade (contract 4).
         client: *source,
         source: *source,
+        // The hash has no secret of this node: another node, or this one after a loss of its tables, has to find the
+        // same slot for the same tuple (ADR 0006).
         hash: hash::tuple(tuple, view.protocol),
         local: u32::from(pod || own),
     };
@@ -53,6 +57,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
     *begin = Begin {
         masquerade: masquerades(settings, source, choice, role, origin),
         is_of_pod: role == Role::Pod && may_be_pod(settings, source),
+        // kube-proxy masquerades a pod that reaches itself (contract 3.2, step 7), so its packet takes the stack then.
         may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
         ..Begin::of(packet, tables, view, begin.renews)
     };

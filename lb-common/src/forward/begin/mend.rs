@@ -23,6 +23,7 @@ pub(in crate::forward) fn mend<P: Packet, T: Clock + Flows>(
     tables: &T,
     Scratch { found, pair, next, .. }: &mut Scratch,
 ) {
+    // The reply comes first: if another flow has its tuple by now, this flow ends, and its masquerade needs no repair.
     if !found.find_opposite(tables) && !begin::make_reply(tables, found, pair, packet.device()) {
         *next = Next::Again;
     } else if found.flow.flags & Flow::MASQUERADED != 0 {
@@ -47,6 +48,7 @@ fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     found.key.write_leaving_key(&found.flow, &mut found.visited.key);
     found.flow.write_entry(Kind::MASQUERADE, &mut found.visited.flow);
     found.visited.flow.to = Tuple::NONE;
+    // A failure is not reported: the next packet of the client finds the gap again.
     let _put: bool = tables.put_flow(&found.visited.key, &found.visited.flow);
 }
 

@@ -85,6 +85,7 @@ fn keep<P: Packet, T: Clock + Flows + Filters + Node>(
     pair: &mut Pair,
     search: &mut PortSearch,
 ) -> Result<Reservation, DropReason> {
+    // The client's own port is tried once only, so records of connections of the node count here.
     let reservation = take(packet, tables, settings, pair, true)?;
     if reservation != Reservation::Taken {
         return Ok(reservation);
@@ -102,6 +103,7 @@ fn keep<P: Packet, T: Clock + Flows + Filters + Node>(
 /// Puts a reply in place of the entry that has its key.
 #[inline(always)]
 fn put<T: Flows>(tables: &T, reply: &Entry) -> Result<Reservation, DropReason> {
+    // The entry is overwritten at once: between a removal and an addition another CPU could take the key.
     let put = tables.put_flow(&reply.key, &reply.flow);
     if put { Ok(Reservation::Made) } else { Err(DropReason::FlowTableFull) }
 }
@@ -147,6 +149,7 @@ fn take<P: Packet, T: Clock + Flows + Filters>(
     counts_records: bool,
 ) -> Result<Reservation, DropReason> {
     let answers = &pair.reply.key;
+    // These tests precede the addition: other CPUs would see an entry that is withdrawn again.
     if inherited::conflicts(tables, settings, answers)
         || own::conflicts(packet, tables, settings, answers, counts_records)
     {
@@ -157,6 +160,8 @@ fn take<P: Packet, T: Clock + Flows + Filters>(
     }
     let reservation = add_reply(tables, pair)?;
     let Entry { key, flow } = &pair.reply;
+    // An entry that was found may be that of an earlier flow between the same ends, with its time, its interface and
+    // its epoch, so it is written again.
     if reservation == Reservation::Found && !tables.put_flow(key, flow) {
         return Err(DropReason::FlowTableFull);
     }

@@ -76,6 +76,7 @@ pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
     // The masquerade entry sees only one direction, and without a reply entry there is no acknowledgement to compare
     // with.
     found.flow.is_masquerade()
+        // A FIN after a proven one of the same end tells nothing new, and needs no proof.
         || found.flow.shown.fin != 0
         || !found.find_opposite(tables)
         || is_proven(packet, view, found, PROVEN)
@@ -107,6 +108,8 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     view: &View,
     found: &mut Found,
 ) {
+    // A RST that is recorded keeps its time: a later one must not move the moment from which packets refute it
+    // (`is_refuted`).
     if found.flow.is_masquerade() || found.flow.shown.rst != 0 {
         return;
     }
@@ -158,6 +161,8 @@ pub(in crate::forward) fn recorded<P: Packet, T: Flows>(
 #[inline(always)]
 fn is_proven<P: Packet>(packet: &P, view: &View, found: &Found, behind: u32) -> bool {
     let (flow, opposite) = (&found.flow, &found.opposite.flow);
+    // Before both ends have spoken, or without a recorded number, there is nothing to compare with. The packet is
+    // believed, as in netfilter (`IP_CT_TCP_FLAG_MAXACK_SET` in nf_conntrack_proto_tcp.c).
     if flow.shown.established & opposite.shown.established == 0 || opposite.expected == 0 {
         return true;
     }

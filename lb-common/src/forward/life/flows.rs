@@ -83,6 +83,7 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
         touch.seen = found.flow.seen;
     }
     tables.touch_flow(&found.key, &touch);
+    // `tiers::raise` and `close::after` judge by the copy in the working memory, so it follows the entry.
     found.flow.shown.clear_ends(touch.cleared);
     found.flow.shown = found.flow.shown.with(shown);
     found.flow.seen = touch.seen;

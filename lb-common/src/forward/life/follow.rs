@@ -93,14 +93,17 @@ pub(in crate::forward) fn still_good<T: Clock + Flows + Services>(
     }
     let flow = &found.flow;
     let is_of_forger = is_of_forger(flow, role);
+    // A segment of an open connection stays with its backend, which alone knows the connection (contract 5).
     if view.protocol == Protocol::TCP && !(is_of_forger && view.is_syn()) {
         return !view.is_syn() || takes_syn(tables, found, service);
     }
+    // Datagrams move at once, as with kube-proxy, which deletes their conntrack entries (contract 5).
     let live = !is_of_forger && is_live(tables, flow, service.id);
     if !live {
         tables.count(Event::FlowRenewed);
     } else if flow.frontends_epoch != settings.services.frontends_epoch {
         // The next packets need no lookup of the frontend until another one is removed (ADR 0015).
+        // The search has read this epoch before the service, so a removal between the two is not confirmed.
         tables.confirm_flow(&found.key, settings.services.frontends_epoch, flow.noted);
     }
     live
@@ -125,6 +128,8 @@ fn takes_syn<T: Clock + Flows + Services>(
 ) -> bool {
     let has_opposite = found.find_opposite(tables);
     let (flow, opposite) = (&found.flow, &found.opposite.flow);
+    // A flow without a reply entry begins again, as after a displacement: the same tuple gets the same backend
+    // (ADR 0025).
     if !has_opposite || flow.shown.is_over(opposite.shown) {
         tables.count(Event::FlowReused);
         return false;

@@ -40,6 +40,8 @@ pub(super) fn accept<P: Packet, T: Flows>(
         return false;
     }
     let cleared = if restarts { Shown::ENDS } else { Shown::NOTHING };
+    // A SYN occupies one sequence number (RFC 9293 3.4). The time of the entry stays: only packets of the client renew
+    // it.
     let expected = u32::from_be(sequence).wrapping_add(1);
     let touch = Touch { seen: forward.seen, shown: Shown::NOTHING, expected, cleared };
     tables.touch_flow(&found.opposite.key, &touch);

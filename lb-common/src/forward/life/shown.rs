@@ -13,6 +13,7 @@ pub(in crate::forward) const fn shown(view: &View) -> Shown {
         return Shown::of(!view.shows_no_association(), false);
     }
     let is_rst = view.tcp_flags & tcp::RST != 0;
+    // A SYN-ACK counts: the backend has answered. A SYN or a RST alone shows no connection.
     Shown::of(!view.is_syn() && !is_rst, view.tcp_flags & tcp::FIN != 0)
 }
 

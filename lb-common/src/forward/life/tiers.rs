@@ -22,6 +22,7 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
     now: u64,
 ) {
     let has_lasted = found.key.protocol == Protocol::TCP || has_lasted(&found.flow, now);
+    // The age comes first: it is in the entry at hand, and most datagram flows end here.
     if !has_lasted || !found.find_opposite(tables) {
         return;
     }
@@ -35,6 +36,7 @@ pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
         let _all: bool = each(tables, found, expose);
         tables.count(Event::FlowUnprotected);
     }
+    // The client has proven its address, also where the table of protected flows has no room.
     choose::confirm(tables, &found.flow, found.key.tuple.source);
 }
 

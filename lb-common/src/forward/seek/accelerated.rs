@@ -26,6 +26,7 @@ pub(in crate::forward) fn may_be<P: Packet, T: Filters>(
     class: Class,
     role: Role,
 ) -> bool {
+    // XDP is attached to external interfaces only. The filter, whose bytes may be in no cache, comes last (ADR 0020).
     role == Role::External
         && !packet.is_at_xdp()
         && settings.has(Settings::ACCELERATED)

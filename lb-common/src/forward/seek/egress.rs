@@ -33,6 +33,8 @@ pub(in crate::forward) fn egress<S: Shape, P: Packet, T: Tables>(
     }
     let may_ask = class != Class::Backend
         && (S::PLAIN || !is_forwarded_piece(tables, headers, shape.role(*role)));
+    // A SYN may need a source or a record, and a FIN or RST is marked in its entry. The whole path does that, and would
+    // repeat the lookup of a packet that is given up later (ADR 0023).
     if S::PLAIN && (may_ask || close::begins_or_ends(view)) {
         return GIVE_UP;
     }
@@ -47,11 +49,15 @@ pub(in crate::forward) fn egress<S: Shape, P: Packet, T: Tables>(
         return GIVE_UP;
     }
     let known = is_there && (S::PLAIN || is_alive(tables, settings, &headers.view, found));
+    // Only a reply entry shows that a server of this host answers a client. Any other packet of a process to a possible
+    // frontend is a request, also if its source looks like that of a backend.
     if may_ask && !(known && shape.flow(packet, found).kind == Kind::REPLY) {
         return Ok(Next::Host);
     }
     if !known {
         let (view, role) = (shape.view(headers), shape.role(*role));
+        // The masquerade precedes the record of an own connection: a packet that gets another source has answers in a
+        // flow, and needs no record (ADR 0035).
         if !S::PLAIN
             && own::may_have_our_source(settings, tuple, view, role)
             && own::has_our_source(packet, tables, settings, headers, found)
@@ -80,6 +86,8 @@ pub(in crate::forward) fn egress<S: Shape, P: Packet, T: Tables>(
         {
             Ok(Next::Masquerade)
         }
+        // A pending masquerade stays pending at a pod's interface where the node no longer masquerades towards pods
+        // (`ANY_MASQUERADE_AT_PODS` of an earlier run).
         _ => Err(Verdict::Pass(PassReason::Unchanged)),
     }
 }

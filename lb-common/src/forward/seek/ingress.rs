@@ -225,6 +225,8 @@ fn is_reply<T: Tables>(
     tables.flow(reply, flow)
         && flow.kind == Kind::REPLY
         && flow.flags & Flow::MASQUERADED == 0
+        // An entry without protection counts for as long as an unanswered flow lives: that needs no lookup of the other
+        // direction.
         && (flow.is_protected()
             || !settings.node.lifetimes.is_over(reply, flow, None, tables.now()))
 }

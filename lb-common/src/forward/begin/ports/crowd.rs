@@ -21,6 +21,7 @@ pub(super) fn is_crowds(search: &PortSearch, reply: &FlowKey, occupant: &Flow) -
 /// ports tried: before, a free port may still be found.
 #[inline(always)]
 pub(super) fn has_another(search: &mut PortSearch, reply: &FlowKey, occupant: &Flow) -> bool {
+    // The first half of the tries looks for ports that cost nobody anything, and most searches end there (ADR 0025).
     if search.tried <= PortSearch::MOST / 2 || !may_move(reply, occupant) {
         return false;
     }
@@ -43,5 +44,7 @@ pub(super) const fn begin_round(search: &mut PortSearch) {
 
 #[inline(always)]
 const fn may_move(reply: &FlowKey, occupant: &Flow) -> bool {
+    // The client of a masqueraded flow keeps its own port, and its next datagram gets another one where it leaves.
+    // Without a masquerade, the tried port may be the client's own.
     reply.protocol.0 == Protocol::UDP.0 && matches!(occupant.kind, Kind::UNMASQUERADE)
 }

@@ -43,6 +43,8 @@ fn translate_source<P: Packet, T: Tables>(
     if search.tried == 0 {
         choose_source(packet, tables, settings, found, pair)?;
     }
+    // Two packets of the flow that leave at once, on two CPUs, try the same ports in the same order (`wish`), so the
+    // later one finds the reply entry of the earlier one and takes the same port.
     let _reservation: Reservation =
         try_port(packet, tables, settings, &found.key, pair, search, true)?;
     found.flow = pair.forward;
@@ -68,6 +70,7 @@ fn choose_source<P: Packet, T: Node + Clock>(
     let device = tables.device(index).ok_or(DropReason::NoSourceAddress)?;
     let v4 = key.tuple.destination.is_v4();
     let source = device.source(v4);
+    // With the client's address the reply would bypass this node, and the client would reset the connection (ADR 0003).
     if source == Ip::UNSPECIFIED {
         return Err(DropReason::NoSourceAddress);
     }
@@ -78,6 +81,8 @@ fn choose_source<P: Packet, T: Node + Clock>(
     *forward = *flow;
     forward.to = key.tuple;
     forward.to.source = source;
+    // Only where the interface has addresses of several networks, the first packet of a flow pays for a route lookup
+    // (ADR 0011).
     if device.has_sources(v4) {
         // The routes of packets that leave by a port of a bridge lead to the bridge.
         let routed = if device.bridge == 0 { index } else { device.bridge };
@@ -104,5 +109,6 @@ fn forget<T: Flows>(tables: &T, headers: &Headers, found: &mut Found) {
     tables.remove_flow(key);
     answers.key.write_opposite(&answers.flow, &mut visited.key);
     tables.remove_flow(&visited.key);
+    // The reply is last, as in `end_tail`: a CPU that restores the flow begins with the reply.
     tables.remove_flow(&answers.key);
 }

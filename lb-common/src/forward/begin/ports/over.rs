@@ -59,6 +59,7 @@ fn has_ended<T: Flows + Node>(
     // silent.
     key.write_opposite(reply, &mut forward.key);
     let has_forward = tables.flow(&forward.key, &mut forward.flow);
+    // Without a forward entry the next packet of the client begins a flow again, with another port if necessary.
     !has_forward
         || is_silent && now.saturating_sub(forward.flow.seen) >= stale
         || reply.shown.is_over(forward.flow.shown)
@@ -137,6 +138,7 @@ fn is_idle<T: Flows + Node>(
     opposite: &mut Entry,
 ) -> bool {
     let idle = now.saturating_sub(reply.seen);
+    // Most flows that are tried end here, without a lookup of their other direction.
     if idle < life::SHORTEST {
         return false;
     }

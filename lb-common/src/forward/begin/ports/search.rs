@@ -61,8 +61,11 @@ pub(super) fn try_port<P: Packet, T: Tables>(
         }
         tables.count(Event::PortTaken);
         let Pair { reply, occupant, occupant_opposite, .. } = pair;
+        // This call precedes the conditions below, which may skip a term: it has to see every occupied port, to find
+        // the second one of a client.
         let crowds = crowd::has_another(search, &reply.key, occupant);
         let (key, now) = (&reply.key, reply.flow.seen);
+        // An idle flow of a crowd ends as a whole, so that case precedes the one of a crowd.
         let may_go = !occupant.is_protected()
             || if occupant.kind == Kind::UNMASQUERADE {
                 end_idle_masquerade(tables, key, occupant, now, occupant_opposite)
@@ -80,6 +83,7 @@ pub(super) fn try_port<P: Packet, T: Tables>(
         }
     }
     // A flow that was silent for so long is over: more tries would only cost time.
+    // Without a candidate `silent_since` is the largest time, and the silence 0.
     let silence = pair.reply.flow.seen.saturating_sub(search.silent_since);
     let is_last = search.tried.is_multiple_of(PortSearch::ROUND)
         || silence >= stale(settings, client.protocol);
@@ -164,6 +168,7 @@ pub(super) const fn wish(tuple: &Tuple, protocol: Protocol) -> u32 {
 /// The port at the position `wish` of a range for translated sources, modulo its width.
 #[inline(always)]
 pub(super) const fn source_port((low, high): (u16, u16), wish: u32) -> Port {
+    // The width is never 0, so the compiler adds no panic for the division, which the verifier would refuse.
     let width = high.saturating_sub(low) as u32 + 1;
     Port::new(low + (wish % width) as u16)
 }
