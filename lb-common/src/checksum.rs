@@ -57,6 +57,7 @@ impl Difference {
     #[inline(always)]
     pub const fn wsum(self) -> u32 {
         let once = (self.0 & 0xffff_ffff) + (self.0 >> 32);
+        // The first addition may leave a carry of its own, which this one adds.
         ((once & 0xffff_ffff) + (once >> 32)) as u32
     }
 
@@ -93,6 +94,7 @@ impl Difference {
 /// The sum of at most 65,536 words, more than a packet has.
 #[inline(always)]
 const fn fold(sum: u64) -> u16 {
+    // So many words of 32 bits have a sum of at most 48 bits: three terms, whose sum carries twice at most.
     let sum = (sum & 0xffff) + ((sum >> 16) & 0xffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16

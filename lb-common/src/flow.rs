@@ -200,6 +200,7 @@ impl Flow {
     /// The new value of [`Flow::seen`]: the time, and in the last 16 bits the tick at which the time was read.
     #[inline(always)]
     pub const fn seen_at(now: u64, tick: u16) -> u64 {
+        // The 16 bits are 65 microseconds of a time that is exact to a second only (ADR 0016).
         now & !(u16::MAX as u64) | tick as u64
     }
 
@@ -297,6 +298,7 @@ impl Flow {
         other.epoch = self.epoch;
         other.seen = self.seen;
         other.kind = kind;
+        // `PROTECTED` is taken over as well: all entries of a flow are in one tier (ADR 0025).
         other.flags = self.flags & !Self::ANSWER;
         other.noted = 0;
         other.shown = Shown::NOTHING;

@@ -51,6 +51,7 @@ const fn behind_link(at: usize) -> usize {
 impl<P: Typed> Hooked for L3<P> {
     #[inline(always)]
     fn point(&self) -> Point {
+        // XDP is never attached to an interface without a link-layer header (ADR 0022).
         Point::Tc
     }
 
@@ -125,6 +126,7 @@ impl<P: Typed> Packet for L3<P> {
 
     #[inline(always)]
     fn read<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        // The offset is a constant of the caller, so the program has one of the two branches.
         if at < ETHERNET { Some(self.link(at)) } else { self.0.read(at - ETHERNET) }
     }
 

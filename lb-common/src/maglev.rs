@@ -51,6 +51,7 @@ pub fn fill(members: &[Endpoint], slots: &mut [u16], next: &mut [u32]) {
             let hash = endpoint_hash(member);
             // The size is a prime, so the steps of each member reach every slot (NSDI 2016, 3.4).
             let offset = (hash >> 32) as u32 % size;
+            // The step is never 0 and never the size: with either a member would stay at its first slot.
             let skip = hash as u32 % (size - 1) + 1;
             let Some(turn) = next.get_mut(index) else {
                 return;

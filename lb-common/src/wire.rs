@@ -62,6 +62,7 @@ pub fn parse<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassRea
     let mut ether_type: [u8; 2] = packet.read(12).ok_or(PassReason::Malformed)?;
     // At tc the kernel has moved a tag from the bytes to the packet's metadata.
     if packet.has_tags() && (ether_type == TYPE_VLAN || ether_type == TYPE_QINQ) {
+        // Behind a second tag the packet passes as `not_ip`: it belongs to an interface over this one.
         ether_type = packet.read(ETHERNET + 2).ok_or(PassReason::Malformed)?;
         link = ETHERNET + VLAN;
     }
@@ -123,6 +124,7 @@ fn ipv6<P: Packet>(packet: &P, headers: &mut Headers, network: usize) -> Result<
     let [first, s0, s1, d0, d1] = header;
     let [version, _, _, _, len0, len1, next, _] = first.to_ne_bytes();
     let length = usize::from(u16::from_be_bytes([len0, len1]));
+    // A length of 0 passes this test: a packet of more than 64 KiB has it before segmentation (RFC 2675, "BIG TCP").
     if version >> 4 != 6 || length + IPV6 > packet.length() - network {
         return Err(PassReason::Malformed);
     }
@@ -195,6 +197,7 @@ pub(crate) fn extensions<P: Packet>(
             // Segments are left, so the destination is a waypoint and not the frontend.
             ROUTING if o1 != 0 => return Err(PassReason::OtherProtocol),
             HOP_BY_HOP | ROUTING | DESTINATION => {
+                // A header has at most 2,048 bytes and the parser walks six of them, so the sum stays below 64 KiB.
                 view.behind += (u16::from(length) + 1) * 8;
             }
             _ => return Err(PassReason::OtherProtocol),
@@ -222,6 +225,7 @@ fn transport<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassRea
     let tuple = &mut headers.key.tuple;
     let view = &mut headers.view;
     (tuple.source_port, tuple.destination_port) = (Port::NONE, Port::NONE);
+    // Only a first fragment may end there (RFC 1858 3 has the attack); a whole packet fails at the reads below.
     if view.piece == Piece::First && ends_early(packet, view) {
         view.piece = Piece::Short;
     }

@@ -29,6 +29,7 @@ impl AddressFilter {
     #[inline(always)]
     pub const fn bit(ip: &Ip) -> u16 {
         let [first, second, third, fourth] = ip.words();
+        // The upper bits of a product depend on all bits of the word, its lower bits only on those below them.
         ((first ^ second ^ third ^ fourth).wrapping_mul(0x9e37_79b1) >> 20) as u16
     }
 

@@ -85,6 +85,7 @@ impl NodeSettings {
     #[inline(always)]
     pub const fn is_source_port(&self, port: Port) -> bool {
         let number = port.get();
+        // Flows that began with an earlier range are still answered, so the widest range counts and not the one in use.
         number >= self.answer_port_low.get() && number <= self.answer_port_high.get()
             || Self::is_shared_port(port)
     }

@@ -39,6 +39,7 @@ impl Prefix {
         let [m0, m1] = self.mask.u64s();
         let [a0, a1] = ip.u64s();
         let [n0, n1] = self.ip.u64s();
+        // VERIFIER: no `&&`, since each branch doubles the paths of the program around it.
         ((a0 & m0) ^ n0) | ((a1 & m1) ^ n1) == 0
     }
 }

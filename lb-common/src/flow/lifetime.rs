@@ -40,6 +40,7 @@ plain!(Lifetimes = 20 { unreplied, stream, open, half_closed, sctp });
 
 impl Default for Lifetimes {
     fn default() -> Self {
+        // Netfilter's defaults, and for TCP those of kube-proxy (contract 3.11).
         Self { unreplied: 30, stream: 120, open: 86_400, half_closed: 3_600, sctp: 210 }
     }
 }
@@ -106,6 +107,8 @@ impl Lifetimes {
         opposite: Option<&Flow>,
         now: u64,
     ) -> bool {
+        // The later time counts: a connection lives as long as either end sends. Without the other entry nothing shows
+        // an answer.
         let (shown, seen) = match opposite {
             Some(opposite) if opposite.seen > flow.seen => (opposite.shown, opposite.seen),
             Some(opposite) => (opposite.shown, flow.seen),

@@ -31,6 +31,8 @@ pub(super) fn path<P: Parts<T>, T: Tables>(
         return Ok(Stage::Host);
     }
     if scratch.next == Next::Masquerade {
+        // The source is chosen here and not when the flow begins: only now the interface is known by which the packet
+        // leaves, and whose address it needs (ADR 0003).
         tries(packet, tables, scratch, Part::Masquerade)?;
     }
     touch(packet, tables, scratch)?;
@@ -48,6 +50,7 @@ pub(super) fn host<P: Parts<T>, T: Tables>(
     packet.part(tables, scratch, Part::HostSeek)?;
     if mend::must_mend(scratch.next, &scratch.found.flow) {
         packet.part(tables, scratch, Part::Mend)?;
+        // The flow is gone (`mend::mend`), so this search finds the service, and the packet begins another flow.
         if scratch.next == Next::Again {
             packet.part(tables, scratch, Part::HostSeek)?;
         }
@@ -58,6 +61,7 @@ pub(super) fn host<P: Parts<T>, T: Tables>(
     if scratch.next != Next::Refuse {
         packet.part(tables, scratch, Part::HostExit)?;
     }
+    // The exit refuses a packet that is too large for the route to its backend (docs/limits.md, host processes).
     if scratch.next == Next::Refuse {
         return Ok(Stage::Error);
     }

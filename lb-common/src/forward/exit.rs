@@ -18,6 +18,8 @@ use crate::wire::View;
 /// one.
 #[inline(always)]
 pub(super) fn has_choice<P: Packet>(packet: &P, settings: &Settings) -> bool {
+    // The point is a constant of the program, so it tests one bit. The two bits are independent settings (ADR 0019,
+    // ADR 0021).
     settings.has(if packet.is_at_xdp() { Settings::REDIRECTS } else { Settings::BYPASSES })
 }
 
@@ -71,6 +73,7 @@ pub(super) fn leave<P: Packet>(
     what: Translation,
 ) -> Verdict {
     let (done, verdict) = match exit.to {
+        // Both ends are behind this interface, and the packet never enters the stack (ADR 0003).
         ExitTo::Stack if kind == Kind::HAIRPIN => return return_packet(packet, Return::Hairpin),
         ExitTo::Stack => return Verdict::Translated(what),
         ExitTo::Device => (clear_destination(packet), Redirect::FromHost),

@@ -47,6 +47,8 @@ fn of_either<P: Packet, T: Tables>(
     role: Role,
     side: Side,
 ) -> Option<Verdict> {
+    // Each family has an instance of its own, so that every offset in it is a constant: an offset that depends on the
+    // family would cost a branch at each read (ADR 0023).
     if wire::is_v4(packet)? {
         of_family::<P, T, true>(packet, tables, scratch, role, side)
     } else {
@@ -72,6 +74,7 @@ fn of_family<P: Packet, T: Tables, const V4: bool>(
     };
     match next {
         Ok(Next::Follow) => Some(follow(packet, &plain, scratch, side)),
+        // Neither the packet nor a table has changed yet, so the whole path can begin from the start (ADR 0023).
         Ok(_) => None,
         Err(verdict) => Some(verdict),
     }

@@ -94,6 +94,8 @@ fn advance<P: Packet, T: Clock + Fragments + Node>(
     mut known: Ports,
 ) {
     let span = Span::of(packet, headers);
+    // After a gap or a held fragment the order no longer shows which fragment is the last to come: the record ends by
+    // its age.
     if known.passed == 0 || span.start != known.passed {
         return;
     }
@@ -155,6 +157,8 @@ fn may_be_frontend<T: Clock + Fragments + Node + Services>(
 ) -> bool {
     let to = headers.key.tuple.destination;
     *frontend = Frontend::cluster_address(to);
+    // A later fragment has no port, so every address with some frontend counts: VIPs, ClusterIPs, and the addresses of
+    // the node with its `NodePorts`.
     settings.services.may_be_vip(&to) || tables.knows(frontend) || tables.address(&to) != 0
 }
 
@@ -170,6 +174,8 @@ fn hold<P: Packet, T: Clock + Fragments + Node + Services>(
     let written = Ports::time(tables.now());
     let waiting = Ports { held: before + 1, written, ..Ports::default() };
     fragment.place = waiting.held;
+    // The fragment is stored before the record that counts it: on another CPU the first fragment must not release a
+    // place that is still empty.
     let is_held = tables.put_held(fragment, |held| packet.keep(held));
     fragment.place = 0;
     if is_held && tables.put_fragment(fragment, &waiting) {

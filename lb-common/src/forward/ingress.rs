@@ -21,12 +21,15 @@ pub(super) fn seek<P: Parts<T>, T: Tables>(
 ) -> Step<Stage> {
     packet.part(tables, scratch, Part::Parse)?;
     let view = &scratch.headers.view;
+    // At XDP this test precedes all others: the programs there have no parts for ICMP and fragments, and tc receives
+    // the packet next, unchanged (ADR 0012).
     if packet.is_at_xdp() && !view.is_for_xdp() {
         return Err(Verdict::Pass(PassReason::LeftToTc));
     }
     if view.is_icmp() {
         return Ok(Stage::Error);
     }
+    // The ports are a part of the key, so a later fragment needs those of its datagram before the search (ADR 0014).
     if view.piece != Piece::Whole {
         packet.part(tables, scratch, Part::AssignPorts)?;
     }
@@ -61,6 +64,8 @@ pub(super) fn follow<P: Parts<T>, T: Tables>(
     tables: &T,
     scratch: &mut Scratch,
 ) -> Step<Stage> {
+    // Displaced entries are restored before the mark, which may protect the flow: that needs all of its entries
+    // (`tiers::raise`).
     if mend::must_mend(scratch.next, &scratch.found.flow) {
         packet.part(tables, scratch, Part::Mend)?;
         // The flow is gone (`mend::mend`), so the packet is searched again and begins a new one. The ports of a
@@ -90,6 +95,8 @@ pub(super) fn begin<P: Parts<T>, T: Tables>(
     if scratch.next == Next::Refuse {
         return Ok(Stage::Error);
     }
+    // These three keep their order: the reply is in the tables before the forward entry, so no packet of the client
+    // leaves by a tuple whose reply would be unknown (ADR 0009).
     packet.part(tables, scratch, Part::Prepare)?;
     tries(packet, tables, scratch, Part::Reserve)?;
     packet.part(tables, scratch, Part::Commit)?;

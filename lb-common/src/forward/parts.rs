@@ -174,6 +174,7 @@ pub(super) fn tries<P: Parts<T>, T: Tables>(
     scratch.search = PortSearch::default();
     // VERIFIER: an inclusive range would triple the instructions that the verifier walks.
     for _ in 0..PortSearch::CALLS {
+        // A try that fails for another reason than a taken port does not set the flag: its verdict is final.
         scratch.search.goes_on = false;
         let tried = packet.part(tables, scratch, part);
         if tried.is_ok() || !scratch.search.goes_on {

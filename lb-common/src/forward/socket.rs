@@ -58,6 +58,7 @@ pub fn connect<T: Clock + Node + Services>(
         return outcome;
     }
     tables.count(Event::SocketTranslated);
+    // No flow is written: the socket itself is connected to the backend, so its packets need no translation (ADR 0027).
     Outcome::Use(Endpoint::new(choice.backend.ip, choice.backend.port))
 }
 
@@ -70,6 +71,7 @@ pub fn peer_name<T: Clock + Node + Services>(
     remote: &Endpoint,
 ) -> Outcome {
     match peer {
+        // The record may be that of an earlier connect(2), if no hook has seen a later one.
         Some(peer) if peer.backend == *remote => {
             tables.count(Event::SocketRestored);
             Outcome::Use(peer.frontend)
@@ -200,6 +202,8 @@ fn pick<T: Clock + Node + Services>(
     let settings = tables.settings().ok_or(Outcome::Leave)?;
     // An unbound socket has no address yet: source ranges see that of the Node (ADR 0011).
     let source = settings.node.address(call.remote.ip.is_v4());
+    // The cookie stands for the source, which the socket does not have yet, so that each socket has a choice of its
+    // own.
     let tuple = Tuple::new(Endpoint::new(Ip::cookie(call.socket), Port::NONE), call.remote);
     let hash = hash::tuple(&tuple, call.protocol);
     // External policy Local binds neither pods of this node nor the node itself (contract 2.4).

@@ -11,6 +11,8 @@ use crate::tables::Tables;
 /// Prepares the working memory for a packet in this direction, and returns the first stage of its path.
 #[inline(always)]
 pub fn enter(scratch: &mut Scratch, role: Role, side: Side) -> Stage {
+    // All other content is that of an earlier packet. It is not cleared, because each step writes a group before a
+    // later step reads it.
     (scratch.role, scratch.headers.key.side) = (role, side);
     if side == Side::INGRESS { Stage::Ingress } else { Stage::Egress }
 }
@@ -84,6 +86,8 @@ fn error<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scrat
     if !packet.is_at_xdp() && scratch.headers.view.is_icmp() {
         packet.part(tables, scratch, Part::Icmp)?;
     }
+    // An echo request that is not answered comes here as well, with a refusal from the part before.
     packet.part(tables, scratch, Part::Refuse)?;
+    // The part before ends every path. The verifier does not know that, so the function needs a value here.
     Err(Verdict::Pass(PassReason::NotOurs))
 }

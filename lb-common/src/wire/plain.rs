@@ -48,6 +48,7 @@ pub fn plain<P: Packet, const V4: bool>(packet: &P, key: &mut FlowKey, side: Sid
         if version >> 4 != 6 || length + IPV6 > total {
             return None;
         }
+        // Mapped IPv4 addresses are not refused here: `FLOWS6` has no entry for them, and the whole path passes them.
         key.tuple.source = Ip::from_u64s([s0, s1]);
         key.tuple.destination = Ip::from_u64s([d0, d1]);
         (protocol, header_checksum) = (Protocol(next), [0; 2]);
@@ -56,6 +57,7 @@ pub fn plain<P: Packet, const V4: bool>(packet: &P, key: &mut FlowKey, side: Sid
     let [ports, _]: [u32; 2] = packet.words(behind)?;
     let [a, b, c, d] = ports.to_ne_bytes();
     let tcp_flags = if protocol == Protocol::TCP {
+        // These two words end the 20 bytes of a TCP header, all of which `parse` requires as well.
         let [word, _]: [u32; 2] = packet.words(behind + 12)?;
         let [_, flags, ..] = word.to_ne_bytes();
         flags

@@ -81,6 +81,7 @@ impl View {
             let [high, low, _, _] = u32::to_ne_bytes(word);
             (at + IPV6, [high, low])
         };
+        // The length is 0 in "BIG TCP" only, and no caller has such a packet: they handle fragments, SCTP and ICMP.
         Some(end + usize::from(u16::from_be_bytes(length)))
     }
 
@@ -88,6 +89,7 @@ impl View {
     #[inline(always)]
     pub const fn is_syn(&self) -> bool {
         const MASK: u8 = tcp::SYN | tcp::ACK | tcp::RST | tcp::FIN;
+        // A SYN may carry the flags of ECN as well (RFC 3168 6.1.1), so only these four count.
         self.tcp_flags & MASK == tcp::SYN
     }
 

@@ -27,6 +27,7 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Filters + Flows + Node>(
     found: &Found,
     exit: &mut Exit,
 ) -> bool {
+    // A reply has come to `is_answer`, and a hairpin stays at its interface.
     matches!(found.flow.kind, Kind::FORWARD | Kind::UNMASQUERADE)
         && headers.view.is_simple()
         && is_found(packet, tables, headers, found, Of::Flow, exit)
@@ -107,6 +108,8 @@ fn is_found<P: Packet, T: Clock + Filters + Flows + Node>(
     let led = hop.and_then(|()| {
         if leads_on(tables, &found.flow, exit) { Ok(()) } else { Err(Event::KeptDevice) }
     });
+    // The stack decrements the hop limit of a packet that stays, so the hop is counted only where the bypass is
+    // certain.
     match led {
         Ok(()) => next_hop::count_hop(&mut headers.view, exit.hops),
         Err(why) => tables.count(why),

@@ -101,6 +101,7 @@ pub(in crate::forward) fn own_source<P: Packet>(
 pub(in crate::forward) const fn count_hop(view: &mut View, hops: u8) {
     if view.v4 {
         let protocol = view.protocol.0;
+        // A checksum covers 16 bits at a time, and the hop limit shares them with the protocol (RFC 791 3.1).
         let fewer = Difference::NONE.replace_u16([hops, protocol], [hops - 1, protocol]);
         view.header_checksum = fewer.apply(view.header_checksum);
     }
@@ -115,6 +116,7 @@ pub(in crate::forward) fn write<P: Packet>(
 ) -> Option<()> {
     let at = ETHERNET + if view.v4 { HOPS_V4 } else { HOPS_V6 };
     let [hops]: [u8; 1] = packet.read(at)?;
+    // `find` has refused limits below 2 for this very packet, so nothing wraps.
     let fewer = hops.wrapping_sub(1);
     packet.write(at, [fewer])?;
     // The checksum of an IPv4 header balances the hop limit (`count_hop`). An IPv6 header has none.
@@ -138,6 +140,7 @@ pub(in crate::forward) fn is_for_another<P: Packet, T: Node>(
     let Some(device) = tables.device(packet.device()) else { return false };
     // The first bytes of a packet without a link-layer header are zeros.
     let Some(to) = packet.read(0) else { return false };
+    // Zeros stand for an address of another length than six bytes, which cannot be compared (`Device::hardware`).
     device.hardware != [0; 6] && to != [0; 6] && to != device.hardware
 }
 
@@ -159,6 +162,8 @@ fn header<P: Packet>(packet: &P, view: &View) -> Option<(u32, u8)> {
         (u32::from_ne_bytes([service, 0, 0, 0]), hops)
     } else {
         let [.., hops] = second;
+        // The kernel takes class and flow label without the version (`IPV6_FLOWINFO_MASK`, as in
+        // samples/bpf/xdp_fwd_kern.c).
         (u32::from_ne_bytes([version & 0x0f, service, high, low]), hops)
     })
 }
@@ -195,6 +200,7 @@ fn is_jumbogram<P: Packet>(packet: &P, view: &View, link: usize) -> bool {
 fn length<P: Packet>(packet: &P, view: &View) -> Option<u16> {
     let segment = packet.segment();
     if segment == 0 {
+        // `is_for_us` has shown that there is no tag, so the constant length of the header is right.
         return Some(at_most(packet.length() - ETHERNET));
     }
     let network = if view.v4 { IPV4 } else { IPV6 };

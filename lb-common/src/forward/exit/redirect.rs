@@ -44,6 +44,8 @@ pub(in crate::forward) fn prepare<P: Packet, T: Clock + Flows + Node>(
         tables.count(why);
         return false;
     }
+    // A redirected packet skips egress. The tuple of the second entry contains both translations, so the packet is
+    // rewritten once, from its own tuple to that one.
     (*key, *flow) = (visited.key, visited.flow);
     true
 }

@@ -53,6 +53,8 @@ fn renumber<P: Packet, T: Node>(
     if old.source == new.source && old.source_port == new.source_port {
         return Some(());
     }
+    // Without a secret a stranger could predict identifications, and have fragments of his own joined to a datagram
+    // (RFC 7739).
     let secret = tables.settings()?.node.secret;
     let other = hash::of_addresses(&old.source, &old.destination, secret);
     let Headers { id, view, .. } = headers;
@@ -80,6 +82,7 @@ pub(in crate::forward) fn packet<P: Packet>(
     old: &Tuple,
     to: &Tuple,
 ) -> Step<()> {
+    // This test precedes the first write, because tc has to receive the packet unchanged (ADR 0012).
     if packet.is_at_xdp() && looks_partial(packet, view, old) {
         return Err(Verdict::Pass(PassReason::PartialChecksum));
     }
@@ -130,6 +133,8 @@ fn unfinished<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> Option<bool>
     let [high, low] = length.to_be_bytes();
     let sum = sum.add(u32::from_ne_bytes([0, view.protocol.0, high, low]));
     let [a, b] = stored;
+    // The field of a partial checksum holds the sum itself and not its complement (`CHECKSUM_PARTIAL` in
+    // include/linux/skbuff.h).
     Some(sum.fold() == u32::from_ne_bytes([a, b, 0, 0]))
 }
 

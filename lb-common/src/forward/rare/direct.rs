@@ -53,6 +53,7 @@ pub(in crate::forward) fn find<P: Packet, T: Clock + Filters + Flows>(
             return Err(Verdict::Pass(PassReason::NotOurs));
         }
     }
+    // Service 0, which no Service has, marks a direct flow (`is_taken`).
     choice.service = Service::default();
     choice.backend_id = 0;
     choice.backend = Backend::default();

@@ -47,6 +47,7 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
     if known && follow::is_current(tables, settings, &found.flow, view, *role, false) {
         return Ok(());
     }
+    // A known flow needs no test of the source: only a packet of this host can have begun it.
     if !known && !is_of_host(tables, &headers.key.tuple.source, *role) {
         return Err(Verdict::Pass(PassReason::NotOurs));
     }
@@ -61,6 +62,7 @@ pub(in crate::forward) fn seek<P: Packet, T: Tables>(
         // The reply to this packet, too, may look like a request to a NodePort.
         own::record_own(tables, settings, headers, found);
     }
+    // A packet to no frontend passes in any case, without these lookups.
     if located != Err(Refusal::Pass(PassReason::NotOurs)) {
         if !known && own::is_untranslated(packet, tables, settings, headers) {
             return Err(Verdict::Pass(PassReason::NotOurs));
@@ -131,6 +133,7 @@ pub(in crate::forward) fn first<P: Packet, T: Tables>(
         return Err(Verdict::Pass(PassReason::NoFlow));
     }
     let hash = hash::tuple(tuple, view.protocol);
+    // A process of the node is not bound by an external policy Local (contract 2.4).
     choice.asker = Asker { client: source, source, hash, local: 1 };
     if let Err(why) = choose::choose(tables, choice, tables.now()) {
         begin::end_where_passed(tables, begin, found, why);

@@ -40,6 +40,7 @@ const fn message(view: &View) -> Message {
     // The types are those of RFC 792 and RFC 4443, and for a redirect over IPv6 of RFC 4861 4.5.
     match (view.v4, kind) {
         (true, 8) | (false, 128) => Message::EchoRequest,
+        // Source quench (4) is obsolete (RFC 6633), and an error all the same, as in netfilter (`icmp_is_err`).
         (true, 3 | 4 | 11 | 12) | (false, 1..=4) => Message::Error,
         (true, 5) | (false, 137) => Message::Redirect,
         (_, _) => Message::Other,
@@ -186,6 +187,7 @@ fn echo<P: Packet, T: Tables>(
     if tuple.is_impossible() || tables.knows(&Frontend::cluster_address(tuple.source)) {
         return Err(Verdict::Pass(PassReason::Martian));
     }
+    // The mode nftables of kube-proxy refuses a ping (contract 13).
     if !settings.has(Settings::ANSWER_ECHO) {
         return Ok(Refusal::Reject(Return::UnknownPort));
     }
@@ -265,6 +267,7 @@ fn redirect<P: Packet, T: Tables>(
     if quoted::read(packet, headers, at, quoted).is_none() {
         return NOT_OURS;
     }
+    // The key is the reversed tuple: its source is the destination of the packet that the redirect is about.
     let to = &quoted.key.tuple;
     if tables.may_be_backend(&to.source, to.source_port) || found.look_up(tables, &quoted.key) {
         return Err(Verdict::Drop(DropReason::IcmpRedirect));

@@ -31,6 +31,8 @@ pub(in crate::forward) fn read<P: Packet>(
     quoted: &mut Quoted,
 ) -> Option<()> {
     let Headers { view, key, .. } = headers;
+    // The checksum of a message covers all of its fragments, so one in fragments cannot be translated. No error needs
+    // fragments: it has at most 576 bytes (RFC 1812 4.3.2.3) or 1,280 (RFC 4443 2.4).
     if view.piece != Piece::Whole {
         return None;
     }
@@ -47,6 +49,7 @@ pub(in crate::forward) fn read<P: Packet>(
         return None;
     }
     let [a, b, c, d] = packet.read_at(ports)?;
+    // The quoted source becomes the destination of the key: the error travels in the other direction of the flow.
     quoted.key.tuple.destination_port = Port::from_wire([a, b]);
     quoted.key.tuple.source_port = Port::from_wire([c, d]);
     quoted.key.protocol = quoted.view.protocol;
@@ -110,6 +113,7 @@ pub(in crate::forward) fn write<P: Packet>(
     let field = match inside.protocol {
         Protocol::TCP => checksum(packet, transport + TCP_CHECKSUM, end, both, false),
         Protocol::UDP => checksum(packet, transport + UDP_CHECKSUM, end, both, true),
+        // The CRC32c of SCTP covers bytes that the quote does not have, so it stays.
         _ => Difference::NONE,
     };
     // In IPv4 the quoted header's own checksum makes up for its addresses: the sum over that header stays the same.
@@ -153,6 +157,7 @@ fn checksum<P: Packet>(
     change: Difference,
     zero_is_none: bool,
 ) -> Difference {
+    // Many routers quote only 8 bytes of the transport header (RFC 792), which ends a TCP header before its checksum.
     if at + size_of::<u16>() > end {
         return Difference::NONE;
     }

@@ -76,7 +76,10 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
     if next_hop::is_for_another(packet, tables, *side) {
         return Err(Verdict::Pass(PassReason::OtherMachine));
     }
+    // A group of frontends has the limit and not a client, whose address may be forged.
     let bucket = hash::rejections(&tuple.destination, tuple.destination_port, *protocol);
+    // An error about the MTU has no limit: only processes of this host cause it, and without it they would send in
+    // vain.
     if why != Return::TooBig && !tables.may_reject(bucket) {
         return Err(Verdict::Drop(DropReason::RejectLimited));
     }
@@ -93,6 +96,7 @@ fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Return) -
         return Verdict::Drop(DropReason::NotRejected);
     }
     let [_, _, high, low] = mtu.to_be_bytes();
+    // kube-proxy answers every protocol with the same message, TCP included (contract 3.7).
     let message = match (view.v4, why) {
         (true, Return::TooBig) => [3, 4, 0, 0, high, low],
         (true, _) => PORT_UNREACHABLE_V4,
@@ -128,6 +132,7 @@ fn error_v4<P: Packet>(
     [kind, code, m0, m1, m2, m3]: Message,
 ) -> Option<()> {
     let link = view.network(packet);
+    // The sum is taken before the packet is cut and moved: the offsets are those of the packet as it came.
     let quote = quoted::<P, { IPV4 / 4 }>(packet, view, OPTIONS)?;
     let body = quote.sum.add(u32::from_ne_bytes([kind, code, 0, 0]));
     let body = body.add(u32::from_ne_bytes([m0, m1, m2, m3]));

@@ -37,6 +37,8 @@ pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
     }
     let request = &mut pair.forward.to;
     flow.to.write_reversed(request);
+    // Only the interface is wanted. Without a length the kernel compares the packet itself with the MTU
+    // (`bpf_skb_fib_lookup` in net/core/filter.c), and names the interface also where the packet is too big.
     let route = packet.route_of_host(request, headers.key.protocol, 0, &mut exit.route);
     let index = exit.route.device;
     if route == RouteResult::None {

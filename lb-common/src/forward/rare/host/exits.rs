@@ -43,6 +43,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     let to = &*to;
     if tables.address(&to.destination) & address::NODE == 0 {
         exit.to = ExitTo::Device;
+        // The gateway of an earlier packet may be left there, and a lookup that finds no neighbour writes none.
         exit.route.gateway = Ip::UNSPECIFIED;
         let length = next_hop::length_of_any(packet, &headers.view);
         match packet.route_of_host(to, headers.key.protocol, length, &mut exit.route) {
