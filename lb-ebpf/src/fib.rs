@@ -77,6 +77,7 @@ impl Question {
             self.hardware = [u16::from_ne_bytes([a, b]), u16::from_ne_bytes([c, d]), 0, 0, 0, 0];
             answer = self.ask(context, flags | BPF_FIB_LOOKUP_MARK);
         }
+        // The kernel refuses an unknown flag before it writes anything, so the structure serves once more.
         if answer == UNKNOWN {
             answer = self.ask(context, flags);
         }
@@ -84,7 +85,7 @@ impl Question {
     }
 }
 
-/// Two u64s in memory order.
+/// Two values of 16 bits as one word, in memory order.
 ///
 /// VERIFIER: read one by one, for a word of the stack must lie at a multiple of four.
 #[inline(always)]
@@ -112,6 +113,7 @@ pub(crate) fn look_up(
         class: traffic.class,
         ..Question::new(tuple, protocol, traffic.v4)
     };
+    // Without flags the kernel routes as for a packet that arrives by `device`: by the rules, and for forwarding.
     let answer = question.ask(context, 0);
     match u32::try_from(answer) {
         Ok(BPF_FIB_LKUP_RET_SUCCESS) => {
@@ -143,6 +145,9 @@ pub(crate) fn look_up_of_host(
 ) -> RouteResult {
     let v4 = tuple.destination.is_v4();
     let mut question =
+        // A lookup of the kernel for output has `lo` as the incoming interface (`ip_route_output_key_hash` in
+        // net/ipv4/route.c), so that rules with `iif lo` count. `BPF_FIB_LOOKUP_OUTPUT` would take routes by one
+        // interface only.
         Question { length, device: Role::LOOPBACK, ..Question::new(tuple, protocol, v4) };
     let answer = question.ask_marked(context, 0, mark);
     into.device = question.device;
@@ -162,6 +167,7 @@ pub(crate) fn look_up_of_host(
         }
         Ok(BPF_FIB_LKUP_RET_NO_NEIGH) => RouteResult::NoNeighbour,
         Ok(BPF_FIB_LKUP_RET_FRAG_NEEDED) => {
+            // The kernel returns the MTU in place of the length (`mtu_result` of `struct bpf_fib_lookup`).
             into.mtu = question.length.into();
             RouteResult::TooBig
         }

@@ -84,6 +84,8 @@ extern "C" fn flow_load(key: *const FlowKey, into: *mut Flow) -> u32 {
 pub(crate) fn load_of<const V4: bool>(key: &FlowKey, into: &mut Flow) -> bool {
     if V4 {
         let Some((key, _)) = key4(key) else { return false };
+        // The protected table comes first: most packets belong to its flows, and an entry that moves is copied before
+        // it is removed, so that one of the two lookups finds it (ADR 0025).
         // SAFETY: as for `copy` in `kernel`.
         if let Some(flow) = unsafe { FLOWS4.get(key) } {
             flow.write(into);
@@ -124,6 +126,8 @@ extern "C" fn flow_add(key: *const FlowKey, flow: *const Flow) -> i32 {
         let Some(key) = key6(key) else { return NO_MEMORY };
         if is_protected { TRANSIENT6.get_ptr(key).is_some() } else { FLOWS6.get_ptr(key).is_some() }
     };
+    // New entries are transient, and an entry that moves on another CPU has a copy in the transient table at that moment
+    // (`forward/life/tiers`), so no key is missed between the two tests.
     if is_taken { EXISTS } else { write(key, flow, NO_EXIST) }
 }
 
@@ -220,6 +224,8 @@ extern "C" fn flow_touch(
         Shown { established, fin, rst, claimed }
     };
     let (shown, cleared) = (bytes(shown), bytes(cleared));
+    // The fields are written in place: an update of the element would take a lock, and could undo a mark that another
+    // CPU sets at the same time.
     write_in!(key, flow => {
         // SAFETY: an aligned word of a live element; the last writer of a second wins.
         unsafe { (*flow).seen = seen };
@@ -273,6 +279,8 @@ extern "C" fn flow_remove(key: *const FlowKey, transient: u32) -> u32 {
     let Some(key) = lent(key) else { return 0 };
     if key.is_v4() {
         let Some((key, _)) = key4(key) else { return 0 };
+        // Behind a protected entry its older transient copy may be left (`forward/life/tiers`), which lookups would
+        // find from then on.
         let _gone: Result<(), i32> = FLOWS4.remove(key);
         if transient != 0 {
             let _gone: Result<(), i32> = TRANSIENT4.remove(key);

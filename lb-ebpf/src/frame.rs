@@ -32,6 +32,7 @@ fn changed(old: [u8; 2], change: Difference, zero_is_none: bool) -> Option<[u8; 
         return None;
     }
     let new = change.apply(old);
+    // A UDP checksum of zero would say that there is none, so ones are sent for it (RFC 768).
     Some(if zero_is_none && new == [0; 2] { [0xff; 2] } else { new })
 }
 
@@ -91,11 +92,14 @@ impl Packet for Frame<'_> {
 
     #[inline(always)]
     fn has_tags(&self) -> bool {
+        // The stack has not moved a tag out of the bytes yet, as it has before tc (`skb_vlan_untag` in
+        // net/core/skbuff.c).
         true
     }
 
     #[inline(always)]
     fn is_tagged(&self) -> bool {
+        // A tag that the card has stripped is not visible here: `Device::HAS_UPPER` stands for it (`exit/redirect`).
         false
     }
 
@@ -131,6 +135,8 @@ impl Packet for Frame<'_> {
         _covered: Covered,
         zero_is_none: bool,
     ) -> Option<()> {
+        // A checksum that may be partial is left to tc (`looks_partial` in `exit/rewrite`), so both kinds of change
+        // count.
         let old = self.read(at)?;
         changed(old, change, zero_is_none).map_or(Some(()), |new| self.write(at, new))
     }

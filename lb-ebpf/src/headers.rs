@@ -80,6 +80,7 @@ pub(crate) fn make_linear(skb: *mut __sk_buff, network: u32) {
         _ => return,
     };
     pull(&context, network + ip);
+    // VERIFIER: the helper invalidates all pointers into the packet, so they are taken after it.
     let (start, end) = (context.data(), context.data_end());
     let first: Option<[u8; 1]> = linear::read(start, end, network as usize);
     let protocol: Option<[u8; 1]> = linear::read(start, end, network as usize + next);
@@ -112,6 +113,7 @@ pub(crate) fn segment_of_list(skb: *mut __sk_buff) -> usize {
 #[inline(always)]
 fn pull(context: &TcContext, length: u32) {
     let skb = context.skb.skb;
+    // The helper refuses more bytes than the packet has, which must not keep a short packet from being read.
     // SAFETY: a field of the program's own context.
     let length = unsafe { (*skb).len }.min(length);
     if ((context.data_end() - context.data()) as u32) < length {

@@ -92,6 +92,7 @@ impl Services for Kernel {
     #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
     fn slot_word(&self, line: u32, index: u32) -> Option<u32> {
         let line = MAGLEV.get_ptr(line)?.cast::<u32>();
+        // VERIFIER: the mask is the bound; the verifier does not know that callers stay below it.
         // SAFETY: a line has 16 words, and lines are 8-byte aligned.
         Some(unsafe { *line.add((index & 15) as usize) })
     }
@@ -290,6 +291,7 @@ impl Node for Kernel {
     #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
     fn settings(&self) -> Option<&Settings> {
         let pair = SETTINGS.get_ptr(0)?;
+        // The read is volatile: otherwise the compiler could read the word again, after a switch of the slots.
         // SAFETY: an aligned word of a live element, read once.
         let start = unsafe { (&raw const (*pair).start).read_volatile() } & SettingsPair::SLOT;
         // SAFETY: one of the two slots begins there; the one in use is not written.
@@ -329,6 +331,8 @@ impl Clock for Kernel {
         let Some(granted) = REJECT_LIMIT.get_ptr_mut(bucket) else {
             return false;
         };
+        // The element is a bucket of tokens as one number: the time up to which rejections are granted. A bucket that
+        // was idle lies at most one burst behind the present.
         let now = self.now();
         // SAFETY: the element is this CPU's own.
         let until = unsafe { *granted }.max(now.saturating_sub(REJECTION_BURST));

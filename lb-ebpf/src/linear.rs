@@ -8,6 +8,8 @@ use lb_common::layout::Plain;
 #[inline(always)]
 pub(crate) const fn read<T: Plain>(start: usize, end: usize, at: usize) -> Option<T> {
     let from = start + at;
+    // VERIFIER: from a comparison of this form it learns how many bytes the packet has (`find_good_pkt_pointers` in
+    // kernel/bpf/verifier.c).
     if from + size_of::<T>() > end {
         return None;
     }

@@ -65,6 +65,7 @@ macro_rules! functions {
         $(
             #[unsafe(no_mangle)]
             extern "C" fn $alone(scratch: *mut Scratch) -> u32 {
+                // VERIFIER: no caller passes null, but a pointer that is an argument needs the test.
                 let Some(scratch) = lent(scratch) else { return 1 };
                 parts::store_result(parts::run_alone(&Kernel, scratch, Part::$lone), scratch)
             }

@@ -62,6 +62,7 @@ pub(crate) fn external_xdp(context: XdpContext) -> u32 {
             stages::enter(&XDP_PATHS, &context, stage)
         })
     });
+    // The fast path redirects no packet, so it names no interface.
     report::xdp(Hook::ExternalXdp, verdict, 0)
 }
 

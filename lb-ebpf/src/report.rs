@@ -62,6 +62,7 @@ pub(crate) fn tc(hook: Hook, direction: TcDirection, target: Target, verdict: Ve
     add_one(counter);
     log(counter, device, verdict);
     match verdict {
+        // `TC_ACT_OK` would end the chain before the programs of others (ARCHITECTURE.md, invariant 5).
         Verdict::Pass(_) | Verdict::Translated(_) => TC_ACT_UNSPEC,
         Verdict::Redirected(Redirect::FromHost) => to_neighbour(device, &gateway),
         // SAFETY: the helper only records where the packet is to go.
@@ -142,6 +143,8 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
+        // XDP leaves all of these to tc (`LeftToTc`). They are named so that a new one does not compile before its
+        // return code is written here.
         Verdict::Returned(
             Return::Hairpin
             | Return::Echo

@@ -229,6 +229,7 @@ impl Packet for Skb<'_> {
     fn write_at<const N: usize>(&mut self, at: usize, bytes: [u8; N]) -> Option<()> {
         // SAFETY: the helper reads exactly the `N` bytes of the array.
         let result = unsafe {
+            // No flag for the checksum: callers report a change that nothing in the packet balances by `summed`.
             bpf_skb_store_bytes(self.0.skb.skb, at as u32, bytes.as_ptr().cast(), N as u32, 0)
         };
         if result == 0 { Some(()) } else { None }
@@ -247,6 +248,7 @@ impl Packet for Skb<'_> {
             Covered::Payload => 0,
         };
         let zero = if zero_is_none { u64::from(BPF_F_MARK_MANGLED_0) } else { 0 };
+        // With a field size of 0 the helper takes the whole difference at once (`inet_proto_csum_replace_by_diff`).
         let sum = u64::from(change.wsum());
         // SAFETY: the skb is the program's own context; the helper checks the offset.
         let result =
@@ -314,6 +316,7 @@ impl Packet for Skb<'_> {
         }
         // VERIFIER: the bounds of a value that is spilled over a call may be lost, so they are checked after it.
         let length = bounded(length)?;
+        // All bytes change, and with them the sum over the first fragment that a card may have computed.
         let (bytes, flags) = (held.bytes.as_ptr().cast(), u64::from(BPF_F_RECOMPUTE_CSUM));
         // SAFETY: the helper reads exactly `length` bytes, and the buffer has as many.
         let result = unsafe { bpf_skb_store_bytes(skb, 0, bytes, length, flags) };

@@ -45,6 +45,7 @@ pub(crate) fn connect(
         forget(context);
         return ALLOW;
     };
+    // The cookie costs a call of the kernel, so only a call that names a frontend asks for it.
     // SAFETY: the helper takes the context of a socket address program.
     call.socket = unsafe { bpf_get_socket_cookie(context.as_ptr()) };
     let outcome = with(context, |choice| decide(choice, &call, named));
@@ -138,6 +139,8 @@ pub(crate) fn name(context: &SockAddrContext, family: Family) -> i32 {
 fn call(context: &SockAddrContext, family: Family) -> Option<Call> {
     // SAFETY: a field of the program's own context.
     let protocol = Protocol(unsafe { (*context.sock_addr).protocol } as u8);
+    // A datagram socket stays connected to the frontend, so that its packets follow each change of the backends
+    // (ADR 0027).
     if protocol != Protocol::TCP {
         return None;
     }
@@ -210,6 +213,7 @@ fn ip(address: *mut bpf_sock_addr, family: Family) -> Ip {
                     core::ptr::read_volatile(&raw const (*address).user_ip6[3]),
                 ]
             };
+            // A dual-stack socket names an IPv4 frontend as a mapped address, which is the form of an `Ip` as well.
             Ip::from_words([a, b, c, d])
         }
     }

@@ -72,6 +72,8 @@ fn state(socket: *mut bpf_sock) -> Option<u32> {
     if socket.is_null() {
         return None;
     }
+    // VERIFIER: only fields of `struct sock_common` may be read, because the socket may be one in `TIME_WAIT`, or a
+    // request.
     // SAFETY: the socket is not null, and its reference is held until here.
     let state = unsafe { (*socket).state };
     // SAFETY: the reference that the lookup took.

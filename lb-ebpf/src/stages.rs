@@ -71,6 +71,7 @@ pub(crate) fn l3_ingress(context: TcContext) -> i32 {
         && let Some(scratch) = kernel::scratch()
     {
         let target = Target::device(Skb::new(&context).device());
+        // The data begin with an Ethernet header, so the stages of Ethernet continue (ADR 0022).
         let stage = whole::enter(scratch, Role::External, Side::INGRESS);
         let verdict = enter(&PATHS, &context, stage);
         return report::tc(Hook::ExternalIngress, TcDirection::Ingress, target, verdict);
@@ -150,6 +151,7 @@ pub(crate) fn enter<const N: usize>(
 ) -> Verdict {
     // SAFETY: no value of this program needs to be dropped, and the verdict is the other program's.
     unsafe { array.tail_call(context, stage.index()) };
+    // The limit of the kernel (`MAX_TAIL_CALL_CNT`, 33 in a row) is never met: a packet enters four stages at most.
     Verdict::Pass(PassReason::NotReady)
 }
 
@@ -188,6 +190,7 @@ fn tc(context: &TcContext, stage: Stage) -> i32 {
         if let Err(Verdict::Redirected(_)) = done {
             let Exit { route, to_peer, .. } = &scratch.exit;
             target = Target { gateway: route.gateway, ..Target::device(route.device) };
+            // `bpf_redirect_peer` works at ingress only, and at egress the field is that of an earlier packet.
             if comes_in {
                 target.to_peer = *to_peer;
             }
@@ -209,6 +212,7 @@ fn l3(context: &TcContext, mut skb: L3<Skb<'_>>, stage: Stage) -> i32 {
     let mut comes_in = true;
     let mut done = NOT_READY;
     if let Some(scratch) = kernel::scratch() {
+        // These two are attached themselves, so no program before them has written role and side.
         if let (Stage::Ingress | Stage::Egress, Some(side)) = (stage, stage.side()) {
             let _this: Stage = whole::enter(scratch, Role::External, side);
         }
@@ -223,6 +227,7 @@ fn l3(context: &TcContext, mut skb: L3<Skb<'_>>, stage: Stage) -> i32 {
     }
     let verdict = enter_next(&L3_PATHS, context, done);
     if comes_in {
+        // The kind of an interface is no hook of its own in the counters (ADR 0022).
         report::tc(Hook::ExternalIngress, TcDirection::L3Ingress, target, verdict)
     } else {
         report::tc(Hook::ExternalEgress, TcDirection::Egress, target, verdict)
@@ -242,6 +247,7 @@ fn finish_l3(
         | Verdict::Pass(_)
         | Verdict::Translated(_)
         | Verdict::Drop(_) => return verdict,
+        // `bpf_redirect_neigh` writes the addresses of the next hop (ADR 0022).
         Verdict::Returned(_) => [0; 6],
         Verdict::Redirected(_) => {
             let Route { device, gateway, .. } = scratch.exit.route;
