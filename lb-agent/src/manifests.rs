@@ -63,6 +63,7 @@ impl Manifests {
     /// Follows the directory until the receiver of the events is dropped.
     pub async fn run(self, view: ViewHealth, events: Sender<Event>) {
         let listener = events.clone();
+        // As long as nothing changes nothing is sent, so no send would notice that the receiver is gone.
         tokio::select! {
             Err(Gone) = self.follow(&view, &events) => {}
             () = listener.closed() => {}

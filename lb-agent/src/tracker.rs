@@ -107,6 +107,7 @@ impl Tracker {
                 return Effect::Nothing;
             }
             Event::Synced(kind) => return self.end(kind),
+            // Nothing is removed: an object whose name could not be read may be any of those that the list lacks.
             Event::SyncedInPart(kind) => return self.complete(kind, Effect::Nothing),
         };
         self.record(changes)
@@ -212,6 +213,7 @@ impl Tracker {
             ObjectKind::Service => self.index.begin_services(),
             ObjectKind::Slice => self.index.begin_slices(),
             ObjectKind::Node => self.node.listed = false,
+            // One event carries all ranges, so none of them has to be marked as seen.
             ObjectKind::ServiceCidr => {}
         }
     }

@@ -63,11 +63,13 @@ pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) ->
         return Translated::default();
     }
     let mut slices = slices.to_vec();
+    // If several slices contain one endpoint, their order decides (contract 1.5), and they arrive in any order.
     slices.sort_unstable_by(|a, b| a.name.cmp(&b.name));
     let problems = slices.iter().flat_map(|slice| &*slice.problems);
     let mut found: Vec<Finding> = spec.problems.iter().chain(problems).cloned().collect();
     let mut findings = Findings::of("Service", &spec.name.namespace, &spec.name.name);
 
+    // Without a ClusterIP of a family the Service has nothing in that family, no NodePort either (contract 1.2).
     let served = Family::ALL.into_iter().filter(|family| spec.cluster.get(*family).is_some());
     let mut ports = Vec::with_capacity(2 * spec.ports.len());
     for family in served.clone() {
@@ -77,6 +79,7 @@ pub fn service(spec: &ServiceSpec, slices: &[&SliceSpec], node: &NodeContext) ->
     }
     ports.sort_unstable_by(|a, b| a.key.cmp(&b.key));
 
+    // A Service that is ignored (contract 1.2) has no listener either.
     let health = health_port(spec, &mut findings).filter(|_| !ports.is_empty());
     let health = health.map(|port| {
         let of = |family| served.clone().find(|it| *it == family).or_else(|| served.clone().next());
@@ -113,6 +116,7 @@ fn plan(
     let (endpoints, anywhere) = candidates.choose(uses, node);
     PortPlan {
         key,
+        // `creationTimestamp` counts whole seconds; the UID orders the Services of one second alike on every node.
         age: (spec.created, spec.uid.as_ref().to_owned()),
         frontends: list,
         affinity: spec.affinity,

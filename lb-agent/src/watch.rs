@@ -69,6 +69,8 @@ impl Watch {
         // The name as a field selector is also what RBAC and the node authorizer can restrict to one object.
         let name = format!("metadata.name={}", self.node);
         let context = FollowContext { client, view, events, list: self.list, pace };
+        // Each kind is followed on its own, because a server may refuse or lack one of them: ServiceCIDRs are in
+        // `networking.k8s.io/v1` only since Kubernetes 1.33.
         let ((), (), (), ()) = tokio::join!(
             Follow::new(ServiceObjects, Some(service_labels), Some(not_headless), context.clone())
                 .run(),

@@ -201,6 +201,7 @@ impl Directory {
     ) {
         let defined = self.objects.entry(Arc::clone(key)).or_default();
         if let Err(at) = defined.files.binary_search(name) {
+            // Nearly every object has one file; a vector would make room for four.
             defined.files.reserve_exact(1);
             defined.files.insert(at, Arc::clone(name));
         }

@@ -22,6 +22,7 @@ pub fn address(text: &str) -> Option<IpAddr> {
 /// Reads a prefix, and clears the bits behind its length. Ignores white space around it.
 pub fn prefix(text: &str) -> Option<IpNet> {
     let (ip, length) = text.trim().split_once('/')?;
+    // Leading zeros are allowed here as well, as in `ParseCIDRSloppy` of k8s.io/utils.
     if length.is_empty() || length.len() > 4 || !length.bytes().all(|b| b.is_ascii_digit()) {
         return None;
     }

@@ -157,6 +157,7 @@ fn local(policy: Option<&str>, field: &'static str, findings: &mut Findings) -> 
 }
 
 fn affinity(spec: &Spec, findings: &mut Findings) -> Option<u32> {
+    // The API server has the same default (contract 1.4).
     const DEFAULT: u32 = 10_800;
     match spec.session_affinity.as_deref() {
         None | Some("" | "None") => return None,
@@ -173,6 +174,7 @@ fn affinity(spec: &Spec, findings: &mut Findings) -> Option<u32> {
     let Some(seconds) = spec.session_affinity_config.client_ip.timeout_seconds else {
         return Some(DEFAULT);
     };
+    // The API server accepts no others (contract 1.4); a manifest may contain any.
     let valid = u32::try_from(seconds).ok().filter(|seconds| (1..=86_400).contains(seconds));
     if valid.is_none() {
         findings.wrong(

@@ -79,6 +79,7 @@ impl SliceSpec {
         let family = match object.address_type.as_str() {
             "IPv4" => Some(Family::V4),
             "IPv6" => Some(Family::V6),
+            // `FQDN` is a valid type as well, but names are no addresses (contract 1.5).
             _ => None,
         };
         let listed = object.endpoints.iter().enumerate();

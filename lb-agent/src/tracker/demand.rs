@@ -16,6 +16,7 @@ impl Tracker {
 
 impl Index {
     fn demand(&self) -> Limits {
+        // Row 0 of `BACKENDS` never belongs to an endpoint.
         let nothing = Limits { services: 0, backends: 1, lines: 0, sources: 0 };
         self.whole().fold(nothing, |sum, (spec, slices)| {
             let one = of_service(spec, slices);
@@ -46,6 +47,7 @@ fn of_service(spec: &ServiceSpec, slices: &[SliceSpec]) -> Limits {
     let all = endpoints.into_iter().fold(0, u32::saturating_add);
     // With the ports and endpoints of a manifest, a product may exceed 32 bits.
     Limits {
+        // Each ClusterIP has a marker beside its ports, which refuses all other ports (contract 13).
         services: (count * (ports + 1 + node_ports)).saturating_add(others.saturating_mul(ports)),
         backends: all.saturating_mul(ports),
         lines: lines.saturating_mul(ports).saturating_mul(sets),

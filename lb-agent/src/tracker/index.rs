@@ -63,6 +63,7 @@ impl Index {
         let Some(entry) = self.services.get_mut(name) else {
             return Touched::default();
         };
+        // The slices stay: they come by another watch, so they may outlive their Service or precede it.
         if entry.spec.take().is_none() {
             return Touched::default();
         }
@@ -83,6 +84,7 @@ impl Index {
         let before = self.owners.insert(slice.name.clone(), owner);
         let mut touched = Touched::default();
         if let Some(before) = before.filter(|before| before.service != service) {
+            // A slice that is relabelled moves; kube-proxy leaves it with both Services (contract 14, row 5).
             touched.dirty.push(self.remove(&slice.name, &before.service));
         }
         let name = service_of(&slice.name, &service);
@@ -91,6 +93,7 @@ impl Index {
             Ok(at) if slices[at] == slice => return touched,
             Ok(at) => slices[at] = slice,
             Err(at) => {
+                // The number of slices of a Service rarely changes, and spare room in the list of each Service adds up.
                 slices.reserve_exact(1);
                 slices.insert(at, slice);
             }

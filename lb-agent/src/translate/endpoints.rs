@@ -43,6 +43,7 @@ impl<'a> SlicePorts<'a> {
     /// Sorts the ports of the slices of this family.
     pub(super) fn of(slices: &[&'a SliceSpec], family: Family) -> Self {
         let mut found: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        // A dual-stack Service has slices of both address types (contract 1.5).
         for slice in slices.iter().copied().filter(|slice| slice.family == Some(family)) {
             for port in &*slice.ports {
                 let named = found.entry((&*port.name, port.protocol)).or_default();
@@ -87,9 +88,12 @@ impl<'a> Candidates<'a> {
     pub(super) fn choose(&self, uses: Uses, node: &NodeContext) -> (Vec<EndpointPlan>, bool) {
         let topology = self.topology(node);
         let any_cluster = self.any(|e| e.ready && available(e, topology, node));
+        // Hints do not apply to the Local set (contract 2.2).
         let any_local = self.any(|e| e.ready && is_here(e, node));
         let mut chosen = Vec::with_capacity(self.0.len());
         for (&(ip, port), endpoint) in &self.0 {
+            // Terminating endpoints replace a set without ready ones, and hints do not apply to them (contract 2.1,
+            // 2.2).
             let draining = endpoint.serving && endpoint.terminating;
             let here = is_here(endpoint, node);
             let in_cluster = if any_cluster {
@@ -134,6 +138,7 @@ impl<'a> Candidates<'a> {
             our_node |= hints.is_some_and(|hints| for_node(hints, node));
             our_zone |= hints.is_some_and(|hints| for_zone(hints, node));
         }
+        // Hints for nodes precede those for zones (contract 2.3).
         if all_nodes && our_node {
             Topology::SameNode
         } else if all_zones && our_zone {
@@ -154,6 +159,7 @@ fn available(endpoint: &EndpointSpec, topology: Topology, node: &NodeContext) ->
 }
 
 fn is_here(endpoint: &EndpointSpec, node: &NodeContext) -> bool {
+    // An endpoint without `nodeName` is never local (contract 1.5).
     endpoint.node.as_ref() == Some(&node.name)
 }
 

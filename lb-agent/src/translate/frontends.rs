@@ -56,6 +56,8 @@ impl ServiceAddresses {
         }
         let mut found = Self { family, addresses: Vec::new(), external_local, sources };
         let mut seen = BTreeSet::new();
+        // The internal policy belongs to the ClusterIP alone (contract 2.4). It is the first in `seen`, so the same
+        // address among the external IPs does not change its policy.
         if let Some(ip) = spec.cluster.get(family) {
             found.add(&mut seen, FrontendKind::ClusterIp, ip, spec.internal_local);
         }
@@ -90,9 +92,11 @@ impl ServiceAddresses {
         if port.node_port != 0 {
             list.push(FrontendPlan {
                 kind: FrontendKind::NodePort,
+                // One entry stands for all addresses; `ADDRESSES` says which of them serve NodePorts (contract 3.5).
                 ip: wildcard(self.family),
                 port: port.node_port,
                 local_policy: self.external_local,
+                // Source ranges never restrict a NodePort (contract 3.8).
                 sources: false,
             });
         }

@@ -40,14 +40,17 @@ impl Server {
         if let Some(master) = master {
             config.cluster_url = master;
         }
+        // The library would read the file again by itself, so it is taken out of the configuration: here a change of
+        // any file rebuilds the client (`Keeper`).
         if let Some(file) = config.auth_info.token_file.take().map(PathBuf::from) {
             match fs::read_to_string(&file) {
-                // Editors and `echo` end a file with a newline, which is not valid in a header. A file is empty while
-                // it is being written.
+                // As in client-go, the file takes precedence over a token in the kubeconfig. Editors and `echo` end a
+                // file with a newline, which is not valid in a header. A file is empty while it is being written.
                 Ok(text) if !text.trim().is_empty() || config.auth_info.token.is_none() => {
                     config.auth_info.token = Some(SecretString::from(text.trim()));
                 }
-                // As in client-go, the file takes precedence over a token in the kubeconfig.
+                // Until the file has a token, that of the kubeconfig stays in use, as in client-go
+                // (`bearerAuthRoundTripper` in its package `transport`).
                 Ok(_) => {}
                 Err(_) if config.auth_info.token.is_some() => {}
                 Err(source) => return Err(ClientError::Token { file, source }),
@@ -59,6 +62,7 @@ impl Server {
             Some(proxy) => Some(explicit(&proxy, &config.cluster_url)?),
             None => of_environment(&config.cluster_url),
         };
+        // An `auth-provider` of an old kubeconfig may run a command as well (its `cmd-path`).
         let has_plugin =
             config.auth_info.exec.is_some() || config.auth_info.auth_provider.is_some();
         Ok(Access { config, files, proxy, has_plugin })
@@ -91,6 +95,7 @@ async fn from_file(file: &Path) -> Result<Read, ClientError> {
     let cluster = cluster.and_then(|named| named.cluster.as_mut());
     let users =
         kubeconfig.auth_infos.iter().filter(|user| Some(&user.name) == context.user.as_ref());
+    // The library uses the first user of that name, too.
     for user in users.filter_map(|named| named.auth_info.as_ref()).take(1) {
         files.extend(user.client_certificate.as_ref().map(PathBuf::from));
         files.extend(user.client_key.as_ref().map(PathBuf::from));
@@ -122,6 +127,7 @@ fn in_pod(address_known: bool) -> Result<Read, ClientError> {
 fn master(text: &str) -> Result<Uri, ClientError> {
     let wrong = |source| ClientError::Master { text: without_user(text), source };
     let uri: Uri = text.parse().map_err(wrong)?;
+    // `10.0.0.1:6443` is a valid URI too, with neither of these, and no request could be sent to it.
     let complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
     if complete { Ok(uri) } else { Err(ClientError::MasterParts(without_user(text))) }
 }
@@ -135,6 +141,7 @@ fn explicit(proxy: &str, server: &Uri) -> Result<Intercept, ClientError> {
 /// Returns the proxy that the environment names, as Go's clients read it: none for this host itself.
 fn of_environment(server: &Uri) -> Option<Intercept> {
     let variable = |upper: &str| {
+        // An empty variable does not hide the one in lower case (`getEnvAny` in golang.org/x/net/http/httpproxy).
         let value = env::var(upper).ok().filter(|value| !value.is_empty());
         value.or_else(|| env::var(upper.to_lowercase()).ok()).unwrap_or_default()
     };

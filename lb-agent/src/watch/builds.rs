@@ -71,9 +71,11 @@ fn in_tasks(stack: Stack, permit: impl Send + Sync + 'static) -> Stack {
     let (free, permit) = (Arc::new(Semaphore::new(REQUESTS)), Arc::new(permit));
     BoxCloneSyncService::new(service_fn(move |req: Request<Body>| {
         let (stack, permit) = (stack.clone(), Arc::clone(&permit));
+        // No request waits for a place: behind a plugin that hangs the queue would only grow.
         let sent = Arc::clone(&free).try_acquire_owned().map(|place| {
             tokio::spawn(async move {
                 let answer = stack.oneshot(req).await;
+                // The place becomes free when the plugin has answered, whether or not the caller still waits.
                 drop((place, permit));
                 answer
             })

@@ -56,6 +56,8 @@ fn build(access: &Access, addresses: AddressUpdates) -> Result<Stack, kube::Erro
     let mut connector = HttpConnector::new();
     // The TLS layer on top passes addresses with the scheme `https`.
     connector.enforce_http(false);
+    // Go's connections have this by default, so client-go's have it as well. Without it a small request may wait for
+    // the acknowledgement of the one before.
     connector.set_nodelay(true);
     connector.set_connect_timeout(Some(CONNECT));
     connector.set_keepalive(Some(IDLE));

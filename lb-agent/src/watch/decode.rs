@@ -73,7 +73,9 @@ pub(super) fn line(text: &[u8]) -> Result<WatchEvent<'_>, Failure> {
     let envelope: Envelope<'_> = serde_json::from_slice(text).map_err(|error| garbage(&error))?;
     let object = envelope.object.get();
     match &*envelope.kind {
+        // The type does not show whether the object is known here: a streamed list sends each one as `ADDED`.
         "ADDED" | "MODIFIED" => Ok(WatchEvent::Applied(envelope.object)),
+        // The server also sends this when a change of labels takes an object out of the selection (contract 1.1).
         "DELETED" => match identity(object) {
             Some(identity) => Ok(WatchEvent::Deleted(identity)),
             None => Err(Failure::Garbage("a deleted object has no name".to_owned())),
@@ -90,6 +92,8 @@ pub(super) fn line(text: &[u8]) -> Result<WatchEvent<'_>, Failure> {
             Err(Failure::Refused { code, message, wait: None })
         }
         other => {
+            // An event that is skipped may have been a change, so an unknown type leads to a list
+            // (`Failure::consequence`).
             Err(Failure::Garbage(format!("an event of type {}", crate::snapshot::quoted(other))))
         }
     }

@@ -62,6 +62,8 @@ impl Failure {
                 Consequence::RelistAnyAge
             }
             Self::Refused { code, .. } => match code {
+                // A field selector that the server does not know is a bad request (400); `sendInitialEvents` is invalid
+                // (422) while the feature gate `WatchList` is off.
                 400 | 405 | 406 | 422 => Consequence::AskLess,
                 401 | 403 | 404 => Consequence::Refused,
                 410 => Consequence::Relist,

@@ -182,6 +182,7 @@ impl<O: Objects> Follow<O> {
         self.unread.ended();
         self.view.synced(O::KIND);
         self.view.fresh(O::KIND);
+        // ServiceCIDRs are sent together here, so they are known before their kind counts as synced.
         let (ended, is_whole) = (self.objects.ended(self.is_whole), self.is_whole);
         self.send(ended).await?;
         let synced = if is_whole { Event::Synced } else { Event::SyncedInPart };

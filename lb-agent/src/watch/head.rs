@@ -40,6 +40,7 @@ async fn accept(answer: Response<Body>) -> Result<Incoming, Failure> {
     let (head, body) = answer.into_parts();
     let mut body = Incoming::new(axum::body::Body::new(body));
     if !head.status.is_success() {
+        // An API server explains a refusal in a `Status`. A proxy may send a page of any length in its place.
         let text = body.beginning(SILENCE, REFUSAL).await;
         let status = serde_json::from_slice::<Status>(&text).ok();
         let message = status.map(|status| status.message).filter(|message| !message.is_empty());
@@ -65,6 +66,7 @@ fn is_json(kind: &str) -> bool {
 
 /// Returns the pause that the server requests, up to a maximum.
 fn wait(status: StatusCode, headers: &HeaderMap) -> Option<Duration> {
+    // The form with a date is ignored, as by client-go (`retryAfterSeconds` in its package `rest`).
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.trim().parse().ok()?;
     let is_busy = status == StatusCode::TOO_MANY_REQUESTS;
     let most = if is_busy { LONGEST_OF_BUSY } else { LONGEST_WAIT };

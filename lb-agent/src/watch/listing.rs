@@ -39,6 +39,8 @@ impl<O: Objects> Follow<O> {
             }
             let frame = decode::frame(items.frame())?;
             if let Some(token) = frame.next.filter(|token| !token.is_empty()) {
+                // A server with a watch cache gives a list of any age (`resourceVersion=0`) whole, whatever the limit
+                // is.
                 if any {
                     self.origin = Origin::Store;
                 }
@@ -131,11 +133,14 @@ impl<O: Objects> Follow<O> {
                 // A quiet server may not even send bookmarks. Whether it still exists is found by probes of the TCP
                 // connection.
                 Ok(None) | Err(Failure::Broken(_) | Failure::Silent(_)) if is_good => {
+                    // A server whose store was restored drops older events in silence, so a watch without even a
+                    // bookmark proves nothing (ADR 0028).
                     self.is_in_doubt |= is_silent || line.is_err();
                     return Ok(RequestEnd::Well);
                 }
                 Ok(None) => return Ok(RequestEnd::Short),
                 Err(Failure::Silent(_)) => {
+                    // Only the short wait of a new watch is over: it has lasted long enough to count as good.
                     is_good = true;
                     self.is_seen();
                     continue;
@@ -259,6 +264,7 @@ async fn version_now(
     silence: Duration,
 ) -> Result<Option<Version>, Failure> {
     let mut body = ask(client, address).await?;
+    // Only the version of the list counts: its one object may have been written long before.
     let mut items = Items::default();
     while let Some(bytes) = body.piece(silence).await? {
         drop(items.feed(&bytes)?);

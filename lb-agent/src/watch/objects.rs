@@ -176,6 +176,7 @@ impl Objects for CidrObjects {
     }
 
     fn kept(&mut self, who: &Identifiers) -> Option<Event> {
+        // The object exists, so its last readable ranges stay when the list ends.
         self.see(&who.name);
         None
     }
@@ -186,6 +187,7 @@ impl Objects for CidrObjects {
     }
 
     fn ended(&mut self, is_whole: bool) -> Option<Event> {
+        // An object whose name could not be read may be any of those that seem to be missing.
         if let Some(listed) = self.listed.take().filter(|_| is_whole) {
             self.by_name.retain(|name, _| listed.contains(name));
         }

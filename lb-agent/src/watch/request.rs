@@ -50,6 +50,7 @@ impl Selection {
     ///
     /// Without a bound it is what the store holds now; with `any` it may come from the server's cache.
     pub(super) fn page(&self, bound: Option<&Version>, any: bool, page: &Page) -> String {
+        // `0` accepts any age: the server answers from its cache, and nodes that start together do not burden etcd.
         let version = bound.map(Version::text).or_else(|| any.then_some("0"));
         let mut parts = Vec::new();
         if *page != Page::Whole {
@@ -80,6 +81,7 @@ impl Selection {
 
     /// Returns the request of one object of what the store holds now, for the version of the list around it.
     pub(super) fn probe(&self) -> String {
+        // Without `resourceVersion` the answer is current, also if the server has a cache.
         self.query(&[("limit", "1")])
     }
 
@@ -87,6 +89,7 @@ impl Selection {
     pub(super) fn watch(&self, from: &Version, seconds: &str) -> String {
         self.query(&[
             ("watch", "true"),
+            // Bookmarks move the position on although nothing changes: the server forgets old positions (410).
             ("allowWatchBookmarks", "true"),
             ("timeoutSeconds", seconds),
             ("resourceVersion", from.text()),

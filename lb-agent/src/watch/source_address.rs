@@ -32,6 +32,7 @@ pub(super) struct Sourced {
 
 impl Sourced {
     pub(super) fn new(stream: TokioIo<TcpStream>, addresses: AddressUpdates) -> Self {
+        // The address may be in v4-mapped form, in which no list has it.
         let source = stream.inner().local_addr().map(|local| local.ip().to_canonical());
         let gone: BoxFuture<'static, ()> = match (source, addresses) {
             (Ok(source), Some(addresses)) => Box::pin(gone(source, addresses)),

@@ -55,6 +55,7 @@ impl Unread {
         );
         let key = (who.namespace.clone(), who.name.clone());
         for finding in findings.into_list() {
+            // Each list contains an unreadable object again; it is logged once for each reason.
             if self.by_name.get(&key) != Some(&finding) {
                 self.logged += 1;
                 if self.logged <= NAMED {

@@ -125,6 +125,7 @@ pub(super) fn vips(object: &Service, findings: &mut Findings) -> Box<[IpAddr]> {
     let mut found = Vec::new();
     for (at, entry) in ingress.iter().enumerate() {
         let field = format_args!("status.loadBalancer.ingress[{at}]");
+        // An entry with a host name alone is ignored (contract 1.4).
         let Some(text) = entry.ip.as_deref().filter(|ip| !ip.is_empty()) else {
             continue;
         };
@@ -132,6 +133,7 @@ pub(super) fn vips(object: &Service, findings: &mut Findings) -> Box<[IpAddr]> {
             None | Some("VIP") => {
                 found.extend(service_address(text, format_args!("{field}.ip"), findings));
             }
+            // The load balancer is to see these packets itself, so they leave the node (contract 1.4).
             Some("Proxy") => {}
             Some(other) => findings.wrong(
                 format_args!("{field}.ipMode"),

@@ -71,6 +71,8 @@ fn one<'a>(
     let spelled = listed.protocol.as_deref();
     let protocol = protocol(spelled, format_args!("{field}.protocol"), findings)?;
     let name = listed.name.as_deref().unwrap_or_default();
+    // Name and protocol identify a service port (contract 1.3): the endpoints of two with the same could not be told
+    // apart.
     if taken.names.contains(&(protocol, name)) {
         findings.wrong(
             format_args!("{field}.name"),
@@ -87,6 +89,7 @@ fn one<'a>(
         );
         return None;
     }
+    // A port that is left out because of its number does not take its name from a later one.
     taken.names.insert((protocol, name));
     let number = listed.node_port.filter(|number| *number != 0);
     let mut node_port = number
@@ -100,6 +103,8 @@ fn one<'a>(
         );
         node_port = 0;
     }
+    // The API server allocates one, so only a manifest lacks it. A LoadBalancer may do without
+    // (`allocateLoadBalancerNodePorts`).
     if number.is_none() && kind == ServiceKind::NodePort {
         findings.wrong(
             format_args!("{field}.nodePort"),

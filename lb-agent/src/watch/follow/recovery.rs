@@ -96,6 +96,7 @@ impl<O: Objects> Follow<O> {
         // proxy.
         let (resource, until) = (O::KIND.resource(), Instant::now() + self.pace.avoided);
         self.page = Page::First;
+        // The refusal does not name the option that it means, so the options are given up one after the other.
         if self.streams() {
             self.avoided.streams = Some(until);
             tracing::info!(resource, reason, "list could not be streamed; listing in pages");
