@@ -128,6 +128,7 @@ impl Reconciler {
         for Change { service, ports } in changes {
             let keep: BTreeSet<&PortKey> = ports.iter().map(|plan| &plan.key).collect();
             let gone = self.names.of(&service).into_iter().filter(|key| !keep.contains(key));
+            // Ports of all Services are removed before any plan is placed: what they free counts as room to come.
             gone.for_each(|key| self.remove(&key, now, &mut transaction));
             self.refused.forget(&service, &keep);
             wanted.extend(ports);
@@ -144,6 +145,7 @@ impl Reconciler {
     pub fn synced(&mut self, now: Duration) -> Vec<Op> {
         let mut transaction = Transaction::default();
         self.abandon_orphans(now, &mut transaction);
+        // Every entry is judged again, because those of an earlier run that no plan claims must drain or go.
         transaction.dirty.extend(self.frontends.written().keys().copied());
         self.finish(now, transaction)
     }
@@ -244,6 +246,7 @@ impl Reconciler {
         self.frontends.write_winners(&dirty, now, &mut self.settings, winner, &mut ops);
         ops.extend(after);
         self.frontends.update(&mut self.settings, &mut ops);
+        // Clients are removed last: as long as a frontend still has affinity, a packet may record its client again.
         if !forgotten.is_empty() {
             ops.push(Op::ForgetClients { services: forgotten });
         }

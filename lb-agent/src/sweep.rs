@@ -142,6 +142,8 @@ fn see(
 /// Reports whether the flow of an entry may have expired. After so long without a packet, the opposite entry decides.
 fn is_suspect(lifetimes: &Lifetimes, key: &FlowKey, flow: &Flow, now: Duration) -> bool {
     let least = lifetimes.least(key.protocol, flow);
+    // A masquerade entry lives as long as its reply (`end_masquerade`), so its own age only limits how often that is
+    // looked up.
     let least = if flow.is_masquerade() { least.max(MASQUERADE) } else { least };
     now.saturating_sub(Duration::from_nanos(flow.seen)) >= Duration::from_secs(least.into())
 }

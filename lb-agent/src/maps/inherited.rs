@@ -32,6 +32,7 @@ impl Maps {
         let gone: Vec<u64> = there.difference(&fitting).copied().collect();
         let new: Vec<u64> = fitting.difference(&there).copied().collect();
         let map = self.inherited.data();
+        // Old hashes are removed first: the map may be full, and then the new ones would find no room.
         walk::remove(map, &gone).map_err(batched(name::INHERITED))?;
         let added = syscall::update_batch(map.fd().as_fd(), &new, &vec![0_u32; new.len()]);
         added.map_err(batched(name::INHERITED))?;

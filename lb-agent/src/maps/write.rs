@@ -71,6 +71,7 @@ impl Maps {
         let taken: Option<Raw<Affinity>> =
             walk::take(map, &Raw(*client)).map_err(batched(name::AFFINITY))?;
         let Some(Raw(taken)) = taken else { return Ok(false) };
+        // Another time shows that a packet used the entry after it was judged, so the entry is put back below.
         if taken.seen == seen {
             return Ok(true);
         }

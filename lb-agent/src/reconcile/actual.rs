@@ -81,6 +81,7 @@ impl Reconciler {
     pub fn adopt(limits: Limits, actual: Actual, now: Duration) -> Self {
         let mut orphans = orphans(&actual);
         let mut owned = BTreeMap::new();
+        // Sets that a plan may take over get their lines first, so a stray set that overlaps one of them is dropped.
         own_sets(&mut orphans, &mut owned);
         let stray_sets = stray_sets(&actual, &mut owned);
         let stray_rows = give_rows(&actual, &mut orphans);

@@ -145,6 +145,7 @@ impl Capacity {
         match full {
             FullMap::Backends => self.rows.is_waiting(),
             FullMap::Slots => self.lines.is_waiting(),
+            // Source ranges have no grace period, and the flows of a draining frontend may last for days.
             FullMap::Services | FullMap::Sources => false,
         }
     }

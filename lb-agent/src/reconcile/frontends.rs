@@ -157,6 +157,7 @@ impl FrontendClaims {
         // TCP and SCTP flows continue after the removal; datagrams look up their frontend again (contract 5).
         let service = self.written.get(frontend).filter(|_| frontend.protocol != Protocol::UDP)?;
         let none = Set::default();
+        // The kind stays, because it decides which range of the settings must cover the entry (`Ranges::add`).
         let kind = service.flags.0 & (Flags::EXTERNAL.0 | Flags::NODE_PORT.0);
         let flags = Flags(kind).with(Flags::DRAINING);
         Some(Service { flags, affinity: 0, cluster: none, local: none, ..*service })
@@ -234,6 +235,7 @@ impl FrontendClaims {
     /// Removes these draining frontends from the map.
     pub(super) fn remove_drained(&mut self, frontends: &[Frontend], ops: &mut Vec<Op>) {
         let changes: Vec<_> = frontends.iter().map(|frontend| (*frontend, None)).collect();
+        // No frontend begins to drain here, so the time does not matter.
         self.write(&changes, Duration::ZERO, ops);
     }
 

@@ -118,6 +118,7 @@ impl Reconciler {
         if known.and_then(|id| self.ports.get(id)).is_some_and(|port| port.plan == plan) {
             return Placement::Placed;
         }
+        // With the number of an earlier run a port keeps its rows, and thereby its flows and affinities.
         let id = known.or_else(|| self.match_orphan(&plan)).unwrap_or_else(|| self.names.next());
         if let Err(lack) = self.place(id, &plan, now, transaction) {
             let waits = self.displace_younger(&plan, lack, now, transaction);
@@ -126,6 +127,7 @@ impl Reconciler {
         }
         self.refused.record_served(&plan.key);
         self.ports.record_age(&plan.age);
+        // Only a port that found room uses its id up: a refused one gets the next free id when it is retried.
         self.names.give(&plan.key, id);
         self.claim(id, lean(plan), transaction);
         Placement::Placed

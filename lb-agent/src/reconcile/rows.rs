@@ -103,6 +103,8 @@ impl Rows {
     /// Ends the endpoint of a row. Its flows end now, and the row is free at `due`.
     pub(super) fn retire(&mut self, id: BackendId, due: Duration, ops: &mut Vec<Op>) {
         let row = self.get(id);
+        // A packet may still choose the row from the old set, and record it for its client with the new epoch. Without
+        // the bits of its sets no later packet of that client is sent there (`Backend::IN_CLUSTER_SET`).
         self.put(id, Backend { epoch: next(row.epoch), flags: 0, ..row }, ops);
         self.retired.push_back((due, id));
     }
@@ -114,6 +116,8 @@ impl Rows {
             && due <= now
         {
             self.retired.pop_front();
+            // A packet may have chosen the row from the old set after it was retired. Another epoch ends the flow of
+            // datagrams that the packet began.
             let epoch = next(self.get(id).epoch);
             self.put(id, Backend { epoch, ..Backend::default() }, ops);
             self.free.insert(id);

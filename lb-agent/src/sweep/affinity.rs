@@ -13,6 +13,8 @@ pub(super) fn sweep(maps: &Maps, now: Duration) -> Result<usize, Error> {
     if known.is_empty() {
         return Ok(0);
     }
+    // Services are read after the clients: a Service that appeared in between would otherwise seem to have no affinity,
+    // and its clients would be removed.
     let timeouts = timeouts(maps.services()?.into_iter().map(|(_, service)| service));
     let is_over = |service: ServiceId, seen: u64| {
         // Without a timeout the Service has no affinity any more, or is gone.

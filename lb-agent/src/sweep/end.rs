@@ -89,6 +89,8 @@ pub(super) fn end<E: Entries>(
         entries.take_copy(&first.0, taken.seen)?;
         removed = 1;
     } else if !flow.is_answer() {
+        // The entry itself is gone, so something else has ended the flow. The forward entry of a reply may be missing
+        // for another reason: it may exist in the transient table alone.
         return Ok(0);
     }
     if let Some((key, judged)) = &second {

@@ -31,6 +31,7 @@ impl OwnAddresses {
         let source = &flow.to.source;
         let is_masquerade = flow.kind == Kind::MASQUERADE && *source != Ip::UNSPECIFIED;
         let is_gone = || !self.all.is_empty() && !self.all.contains(source);
+        // An open TCP connection cannot change its source: it waits until the interface works again.
         let is_bound = key.protocol == Protocol::TCP && flow.shown.established != 0;
         let is_stranded = || !is_bound && self.stranded.contains(source);
         (is_masquerade || is_of_process(key, flow)) && (is_gone() || is_stranded())
