@@ -118,12 +118,15 @@ impl Datapath {
         }
         let sizes = sizes(options);
         bpffs::prepare(&options.bpf_dir)?;
+        // Everything below reads or changes pins, which an agent that is ending, or a cleanup, may still change.
         let lock = Lock::take(&options.bpf_dir)?;
         // Two data paths at one hook would both translate; the lock only protects this directory.
         elsewhere::refuse(&options.bpf_dir, &options.cgroup)?;
         // From here on only this process writes. The last write of the previous run may have freed a row that a packet
         // is still reading: wait one grace period.
         crate::syscall::wait_for_programs();
+        // Another build may have left a layout under our name: it gets another name before `Previous::find` looks for
+        // the layouts that serve.
         upgrade::set_aside(&options.bpf_dir)?;
         let previous = Previous::find(&options.bpf_dir)?;
         let dir = options.bpf_dir.join(LAYOUT);
@@ -140,6 +143,7 @@ impl Datapath {
         upgrade::record(&dir)?;
         let replaced = upgrade::prepare(&dir.join("maps"), &options.bpf_dir, &sizes)?;
         if let Some(previous) = &previous {
+            // The pins must be there before the programs are loaded: loading creates each map that has none.
             previous.share(&dir.join("maps"), &sizes)?;
         }
         let is_begun = !pins::is_empty(&dir.join("links"));
@@ -162,6 +166,8 @@ impl Datapath {
         replaced.iter().try_for_each(|replaced| replaced.copy(&maps))?;
         if let Some(previous) = &previous {
             info!("data path of another layout stays active until the maps are filled");
+            // Services are copied once: with links of ours, an interrupted run has copied them, and has written changes
+            // since.
             previous.copy(&maps, !is_begun)?;
         }
         Ok(Self {

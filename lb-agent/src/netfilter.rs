@@ -82,6 +82,7 @@ fn verdicts(socket: &Socket, count: usize) -> io::Result<()> {
         let mut rest = datagram.as_slice();
         let before = left;
         while let Some((kind, body)) = next(&mut rest) {
+            // An acknowledgement is an error message with the code 0.
             if kind == ERROR {
                 verdict(body)?;
                 left = left.saturating_sub(1);

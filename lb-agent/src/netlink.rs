@@ -28,6 +28,8 @@ const KIND: u16 = 0x3fff;
 pub(crate) fn connect(protocol: isize) -> io::Result<Socket> {
     let mut socket = Socket::new(protocol)?;
     let _own: SocketAddr = socket.bind_auto()?;
+    // The kernel has port 0. A connected socket gets no messages of other processes (`netlink_getsockbyportid` in
+    // net/netlink/af_netlink.c).
     socket.connect(&SocketAddr::new(0, 0))?;
     Ok(socket)
 }

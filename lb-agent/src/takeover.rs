@@ -273,6 +273,7 @@ impl DestinationKind {
     /// have begun it, or it counted before.
     fn counts(self, is_served: impl FnOnce() -> bool, is_known: impl FnOnce() -> bool) -> bool {
         match self {
+            // The ClusterIP may be that of a deleted Service, whose TCP and SCTP connections go on (contract 5).
             Self::ServiceRange => true,
             Self::NodePortRange => is_served() || is_known(),
             Self::Elsewhere => is_served(),

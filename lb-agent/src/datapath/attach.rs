@@ -28,6 +28,8 @@ impl Datapath {
         let links = self.dir.join("links");
         for direction in Direction::BOTH {
             let path = pins::of_device(&links, index, direction);
+            // During an upgrade the link of the other layout moves here, so that its program is replaced in one step
+            // (ADR 0005).
             self.adopt_link(&path)?;
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let mode = LinkMode::at_device(role, direction, hands_over);
@@ -131,6 +133,7 @@ impl Datapath {
         let links = self.dir.join("links");
         let path = pins::of_xdp(&links, index);
         self.adopt_link(&path)?;
+        // Removing the pin detaches the program only if no descriptor keeps the link.
         drop(self.held.remove(&path));
         xdp::detach(&links, index)
     }
@@ -145,6 +148,7 @@ impl Datapath {
             self.displaced.forget(&path);
             drop(self.held.remove(&path));
         }
+        // The pin of the XDP link is removed above, so the link ends with this descriptor.
         drop(self.held.remove(&pins::of_xdp(&links, index)));
         removed
     }
@@ -157,6 +161,7 @@ impl Datapath {
         external: &BTreeSet<u32>,
     ) -> Result<(), Error> {
         let links = self.dir.join("links");
+        // The pins name the interfaces, because `attached` knows only those of this run.
         for index in pins::devices(&links)? {
             if !devices.contains(&index) {
                 self.detach(index)?;
@@ -197,6 +202,7 @@ impl Datapath {
                 Err(failure) => return Err(failure.named(name)),
             }
         }
+        // The cgroup is remembered even if a hook was refused: each inspection tries its hooks again.
         self.cgroup = Some((cgroup.to_owned(), directory));
         Ok(())
     }

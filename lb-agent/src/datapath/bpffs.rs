@@ -22,6 +22,7 @@ pub(super) fn prepare(dir: &Path) -> Result<(), Error> {
     if dir.starts_with(usual) && dir != usual && !is_bpffs(usual) {
         mount_at(usual)?;
     }
+    // The directory is made after the mount, which would hide it.
     fs::create_dir_all(dir).map_err(|source| Error::Directory {
         path: dir.to_owned(),
         what: "cannot be created; choose another --bpf-dir".into(),

@@ -125,6 +125,7 @@ fn has_tcx() -> Option<bool> {
     const LOOPBACK: u32 = 1;
     match syscall::attached_to_device(LOOPBACK, Direction::Ingress.attach_type()) {
         Ok(_) => Some(true),
+        // The kernel does not know the attach type (`bpf_prog_query` in kernel/bpf/syscall.c).
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Some(false),
         Err(_) => None,
     }

@@ -25,9 +25,11 @@ pub struct Removed {
 /// Error: an agent is running there.
 pub fn cleanup(dir: &Path) -> Result<Removed, Error> {
     let mut removed = Removed::default();
+    // Pins exist on a bpffs only; without one, the directory may belong to anything else.
     if !bpffs::is_bpffs(dir) {
         return Ok(removed);
     }
+    // An agent that runs would restore each pin and link that is removed here.
     let lock = Lock::take(dir)?;
     for layout in layouts(dir)? {
         remove_layout(&layout, &mut removed.pins)?;

@@ -62,6 +62,7 @@ fn find(dir: &Path, mut foreign: Vec<OccupiedHook>) -> Option<(OccupiedHook, Opt
     let by_name = |hook: &OccupiedHook| {
         (hook.is_of_tc() && is_ours(hook.program)).then(|| (hook.clone(), None))
     };
+    // Hooks with visible pins come first, since only these name the directory that the remedy needs.
     foreign.iter().find_map(of).or_else(|| foreign.iter().find_map(by_name))
 }
 

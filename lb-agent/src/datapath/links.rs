@@ -30,6 +30,8 @@ pub(super) fn attach_device(
 ) -> Result<OwnedFd, LinkFailure> {
     let path = pins::of_device(links, index, direction);
     move_aside(&path, mode)?;
+    // The link of an interface that is gone reports index 0, even if a new interface has its index
+    // (`tcx_link_fill_info` in kernel/bpf/tcx.c).
     let same = |info: &syscall::LinkInfo| info.device() == index;
     if let Some(link) = replace(&path, program, same)? {
         return Ok(link);
@@ -71,12 +73,15 @@ pub(super) fn move_device(
         syscall::update_link(link, program).map_err(LinkFailure::Link)
     };
     let move_over = || {
+        // Until the old link has the gate, it is the one that handles packets, so the new link does nothing yet.
         let link = syscall::link_tcx(idle, index, direction.attach_type());
         let link = pin(link.map_err(LinkFailure::Link)?, path.clone())?;
         update(old.as_fd(), once.gate.as_fd())?;
         syscall::wait_for_programs();
         update(link.as_fd(), once.marker.as_fd())?;
         syscall::wait_for_programs();
+        // If this fails, the gate passes every packet on as soon as its map is gone, so the link that remains does no
+        // harm.
         drop(detach_and_unpin(&pins::aside(&path)));
         update(link.as_fd(), program)?;
         Ok(link)
@@ -162,6 +167,8 @@ fn pin(link: OwnedFd, path: PathBuf) -> Result<OwnedFd, LinkFailure> {
 
 /// Detaches the links of an interface and removes their pins.
 pub(super) fn detach_device(links: &Path, index: u32) -> Result<(), Error> {
+    // Ingress is the first to go, in reverse of the order of attaching: no flow begins whose answers no program
+    // translates.
     for direction in Direction::BOTH.into_iter().rev() {
         let path = pins::of_device(links, index, direction);
         detach_and_unpin(&pins::aside(&path))?;

@@ -77,6 +77,7 @@ pub fn is_here(maps: &Maps) -> bool {
 /// Reports whether a data path serves the network namespace of this process, if that is known.
 pub(super) fn serves_here(maps: &Maps) -> Option<bool> {
     let cookie = maps.settings().ok()?.node.netns_cookie;
+    // Maps that no agent has written yet have no cookie.
     (cookie != 0).then(|| netns_cookie().is_ok_and(|own| own == cookie))
 }
 

@@ -76,6 +76,7 @@ impl Programs {
         let (maps, mut name) = (dir.join("maps"), name_of(object()));
         let mut records = None;
         if packet_log != PacketLog::Off {
+            // Programs that log are pinned apart, so that a run without the log does not take them for its own.
             name = format!("{name}-log{}", packet_log.level());
         }
         let directory = dir.join("programs").join(name);
@@ -84,6 +85,7 @@ impl Programs {
         } else {
             let began = Instant::now();
             fs::create_dir_all(&directory).map_err(pin(&directory))?;
+            // Programs of an earlier load may still be attached, and their array of tail calls must keep a pin.
             paths::set_aside(&directory)?;
             // The pinned programs may use maps that no longer exist. All pins go first, so that an interrupted load
             // leaves no mixture of two loads.

@@ -25,6 +25,8 @@ impl Datapath {
             self.lock = Lock::take(bpf_dir)?;
         }
         let pins = self.programs.restore()?;
+        // Without the record, a later layout could not know that the maps have the content that it expects, and would
+        // start with empty ones.
         if !self.dir.join(FINGERPRINTS).exists() {
             upgrade::record(&self.dir)?;
         }

@@ -61,6 +61,8 @@ impl Datapath {
                     Err(error) => {
                         let error = crate::chain(&error);
                         complain(index, &name, &error);
+                        // With this entry, `Datapath::attach` would take the interface for finished when the main loop
+                        // retries it.
                         drop(self.attached.remove(&index));
                         inspection.failed.push((index, error));
                     }
@@ -114,6 +116,7 @@ impl Datapath {
         let order = order.map_err(failed)?;
         let looked = look(&path, self.held.get(&path), |info| info.device() == index);
         let fault = match looked.map_err(failed)? {
+            // The pin was removed after `restore` ran: the link works, and the next inspection pins it again.
             Look::Fault(Fault::Unpinned) if self.is_held(&path) => None,
             Look::Fault(fault) => Some(fault),
             Look::Link { program: id, .. } if !self.programs.is(program, id)? => {
@@ -124,11 +127,14 @@ impl Datapath {
         let Some(fault) = fault else { return Ok(None) };
         if fault == Fault::Displaced {
             let problem = || problem(name, &order, direction);
+            // The repair needs the pin `-old` for itself, and an upgrade or a resize still has its link there.
             let is_under_way = pins::aside(&path).exists();
             if is_under_way || !self.displaced.see(&path, Instant::now(), problem) {
                 return Ok(None);
             }
         }
+        // The descriptor would keep the old link alive, and an interface refuses a program that is attached there
+        // already.
         if matches!(fault, Fault::Unpinned | Fault::Detached) {
             drop(self.held.remove(&path));
             detach_and_unpin(&path)?;

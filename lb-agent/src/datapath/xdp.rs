@@ -24,8 +24,10 @@ pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Resul
             return Ok(link);
         }
     }
+    // The pin may lead to a link whose interface is gone, and would be in the way of the new pin.
     detach(links, index).map_err(|error| error.to_string())?;
     let link = syscall::link_xdp(program, index).map_err(|error| reason(&error))?;
+    // Unlike a tcx link, this one is not kept without a pin: it ends with its descriptor, and tc handles every packet.
     let pinned = syscall::pin(link.as_fd(), &path);
     pinned.map_err(|error| format!("pin {}: {error}", path.display()))?;
     Ok(link)

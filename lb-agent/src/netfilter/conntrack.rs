@@ -155,6 +155,8 @@ pub(crate) fn reserve(
         number(TIMEOUT, seconds),
         if state == ReservedState::Open { open() } else { Vec::new() },
     ];
+    // Without `NLM_F_EXCL` the kernel changes the entry that exists, and so renews its timeout
+    // (`ctnetlink_new_conntrack` in net/netfilter/nf_conntrack_netlink.c).
     let flags = if is_new { CREATE | EXCLUSIVE } else { CREATE };
     match request(NEW, flags, &body(family(original), &attributes.concat())) {
         Ok(()) => Ok(true),

@@ -59,8 +59,11 @@ pub(super) fn expedite() -> Expedited {
 fn switch_on(switch: &Path, marker: &Path) -> bool {
     let Ok(value) = fs::read_to_string(switch) else { return false };
     if value.trim() != "0" {
+        // The marker shows that an agent that was killed, not an administrator, has turned it on.
         return marker.exists();
     }
+    // The marker is written first: an agent that is killed in between leaves a marker without a switch, which does no
+    // harm.
     mark(marker) && fs::write(switch, "1").is_ok()
 }
 

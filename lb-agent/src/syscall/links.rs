@@ -132,6 +132,8 @@ pub(crate) fn link_cgroup(
         flags: u32,
     }
     let (program, cgroup) = (number(program), number(cgroup));
+    // The kernel attaches each link with `BPF_F_ALLOW_MULTI` (`cgroup_bpf_link_attach` in kernel/bpf/cgroup.c), so the
+    // flags need not say it.
     opened(LINK_CREATE, &mut CgroupAttributes { program, cgroup, kind, flags: 0 })
 }
 

@@ -55,6 +55,7 @@ pub(crate) fn raise_priority() -> io::Result<()> {
 /// Needs `CAP_SYS_NICE`.
 pub(crate) fn raise_priority_most() -> io::Result<()> {
     let param = libc::sched_param { sched_priority: REAL_TIME };
+    // Threads and processes that this thread starts must not inherit the priority.
     let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
     // SAFETY: `param` is a live local variable; 0 means the calling thread.
     match unsafe { libc::sched_setscheduler(0, policy, &raw const param) } {

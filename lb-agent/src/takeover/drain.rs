@@ -98,6 +98,7 @@ fn await_rules(
         }
         thread::park_timeout(OFTEN);
         datapath::ensure_no_agent(dir)?;
+        // Flows begin meanwhile, and reservations expire (`LASTS`).
         let _flows: Flows = hold(reserved, maps)?;
     }
     Ok(())

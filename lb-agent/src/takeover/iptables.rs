@@ -88,6 +88,8 @@ fn removal(saved: &str) -> String {
         if chains.is_empty() {
             continue;
         }
+        // With `--noflush`, the declaration of a chain that exists flushes only that chain. A chain can be deleted when
+        // it is empty and no rule jumps to it, hence the order of the three parts.
         let flushed = chains.iter().map(|chain| format!(":{chain} - [0:0]"));
         let leading = rules(table)
             .filter(|(_, from, target)| !chains.contains(from) && chains.contains(target))
@@ -124,6 +126,7 @@ fn rules<'a>(table: &[&'a str]) -> impl Iterator<Item = (&'a str, &'a str, &'a s
 
 /// Returns the target chain of a rule.
 fn jump(rule: &str) -> Option<&str> {
+    // The last match counts, because a comment of the rule may contain ` -j `, too.
     let (_, target) = rule.rsplit_once(" -j ").or_else(|| rule.rsplit_once(" -g "))?;
     target.split(' ').next()
 }
@@ -138,6 +141,7 @@ fn restore(tool: &str, script: &str) -> Result<(), Error> {
         .stderr(Stdio::piped())
         .spawn()
         .map_err(failed)?;
+    // The pipe closes at the end of this block; otherwise the tool would wait for more input.
     if let Some(mut input) = child.stdin.take() {
         input.write_all(script.as_bytes()).map_err(failed)?;
     }

@@ -45,6 +45,7 @@ impl Reserved {
         let mut before = std::mem::take(&mut self.0);
         let wanted = flows.iter().filter_map(|(key, flow)| to_reserve(settings, key, flow, live));
         for connection in wanted {
+            // Two flows may need the same reservation, so it may be among the new ones already.
             let held = before.remove(&connection).or_else(|| self.0.get(&connection).copied());
             // Reservations expire by themselves if this process dies, so they are renewed before.
             let is_fresh = held.is_some_and(|held| now.duration_since(held) < RENEWED);

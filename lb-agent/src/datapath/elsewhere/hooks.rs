@@ -90,6 +90,7 @@ pub(super) fn all(cgroup: &Path) -> Vec<OccupiedHook> {
     let Ok(cgroup) = File::open(cgroup) else { return all };
     for name in SOCKET_HOOKS {
         let hooked = syscall::attached_to_cgroup(cgroup.as_fd(), attach_type(name));
+        // For a cgroup the kernel names programs and no links (`__cgroup_bpf_query` in kernel/bpf/cgroup.c).
         let hook = |program| OccupiedHook { kind: HookKind::Socket { name }, link: None, program };
         all.extend(hooked.unwrap_or_default().into_iter().map(hook));
     }

@@ -68,6 +68,8 @@ pub(super) struct LoadOptions<'a> {
 pub(super) fn load(options: &LoadOptions<'_>) -> Result<Ebpf, Error> {
     let mut ebpf = object_over(options)?;
     verify_all(&mut ebpf)?;
+    // The stages are connected before a program is pinned: an agent that is killed in between leaves no program that
+    // looks usable and leads to an empty array.
     connect_paths(&mut ebpf)?;
     names().try_for_each(|name| pin_program(&mut ebpf, name, options.programs))?;
     if options.packet_log != PacketLog::Off {

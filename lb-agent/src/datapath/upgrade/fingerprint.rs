@@ -35,6 +35,7 @@ pub(in crate::datapath) fn set_aside(dir: &Path) -> Result<(), Error> {
     // Counters with another fingerprint are just reset.
     let other = others(&ours)?.into_iter().find(|shape| shape.content != Content::Counters);
     let Some(shape) = other else { return Ok(()) };
+    // Any free number will do: `layouts` finds every directory with a name of this form.
     let names = (0_u32..).map(|number| dir.join(format!("v{number}")));
     let Some(name) = names.into_iter().find(|name| !name.exists()) else { return Ok(()) };
     let renamed = fs::rename(&ours, &name);

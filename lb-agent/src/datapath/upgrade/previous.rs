@@ -105,6 +105,7 @@ impl Previous {
             let wanted = sizes.get(shape.name).copied().unwrap_or(shape.entries);
             // A map of another size is not shared but copied, so that the configured size takes effect.
             let is_ours = |info: MapInfo| shape.fits(&info) && info.max_entries() == wanted;
+            // A map of ours that exists is in use already: an interrupted run has shared or created it.
             if to.exists() || !from.exists() || !fingerprint::is_same(newest, shape) {
                 continue;
             }
