@@ -76,6 +76,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     let name = config.node();
     let mut paths = paths(options, &config);
     take_resources(&config.oom_score_adj);
+    // From here on a signal does not end the process by itself, so each wait below watches for it.
     let mut stop = Stop::new()?;
     // Errors that show quickly come first. Then objects arrive while the programs are verified.
     let manifests = options.manifests.as_deref();
@@ -96,8 +97,12 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     follow_packet_log(&mut datapath);
     let mut maps = datapath.maps()?;
     let began = Instant::now();
+    // Rows in their grace period count as free from here on: `Datapath::load` has waited for the packets that were
+    // under way when the earlier run ended.
     let reconciler = adopt(&mut maps, datapath.is_upgrading())?;
     let Inputs { tracker, events, views, view, kube_proxy, client } = inputs;
+    // No interface has programs of this run yet: with its first rule the kernel moves local routes, and packets to the
+    // node's own addresses have none for a moment (ADR 0027).
     let host_stack = HostStack::prepare(&config, tracker.context()).await;
     let numbers = Arc::new(Numbers::default());
     let devices =
@@ -108,6 +113,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     let telemetry =
         Telemetry::new(&config, &name, numbers, view.clone(), kube_proxy.clone(), client);
     let inspector = Inspector::new(memory_problem);
+    // The first packet that a program sees may be of a connection of kube-proxy, so these are known before (ADR 0031).
     let takeover = takeover::begin(Arc::clone(&shared)).await;
     start_servers(&config, &telemetry, kube_proxy, view, &shared).await?;
     let mut agent = Agent {
@@ -125,6 +131,7 @@ pub async fn run(options: &Run, config: Config) -> Result<Outcome, Error> {
     };
     info!(node = name, bpf_dir = %paths.bpf_dir.display(), cgroup = %paths.cgroup.display(), "agent started");
     agent.begin();
+    // The loop waits only for its next turn, so a changed configuration cuts no turn short.
     let (end, text) = tokio::select! {
         end = agent.work(Turns::new(events, views), &mut stop) => (end, config.text.clone()),
         text = reload::changed(options, config.text.as_deref(), &need) => (End::Changed, Some(text)),

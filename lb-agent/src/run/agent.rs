@@ -79,6 +79,7 @@ impl Agent {
                     if self.wants_larger_maps() {
                         return End::Changed;
                     }
+                    // A sweep goes on where the last one ended, so there is one at a time.
                     if turns.sweeping.is_none() && Instant::now() >= next_sweep {
                         let own = self.devices.own();
                         turns.sweeping = Some(self.sweeper.begin(&self.service_maps, own));
@@ -159,6 +160,8 @@ impl Agent {
         }
         let (began, has_changes) = (Instant::now(), self.tracker.dirty_since().is_some());
         let taken = self.tracker.take();
+        // The first pass goes on even without any Service: it removes what an earlier run served and no object wants
+        // any more.
         if taken.is_empty() && self.service_maps.is_programmed() {
             let (is_done, took) = (self.service_maps.is_done(), began.elapsed());
             let reporter = &mut self.telemetry.reporter;
@@ -181,6 +184,7 @@ impl Agent {
         let mut operations = self.program(changes);
         let is_first = !self.service_maps.is_programmed();
         if is_first {
+            // Only now every plan has had the chance to claim its entries of an earlier run.
             operations += self.change(Reconciler::synced);
         }
         // While a write holds up the queue, the sync is not over.

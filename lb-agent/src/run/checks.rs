@@ -76,12 +76,14 @@ impl Checks {
             let Some(wanted) = self.wanted.get(&service) else { continue };
             let is_unserved = shortfall.unserved.contains(&service);
             let is_outdated = shortfall.outdated.contains(&service);
+            // The answer is 0 here: the number of the new plan is not true before the maps have the plan.
             if is_unserved || is_outdated && !self.listeners.has(&service) {
                 let local_ready = LocalReady::default();
                 self.listeners.set(&service, Some(HealthCheck { local_ready, ..*wanted }));
             } else if !is_outdated {
                 self.listeners.set(&service, Some(*wanted));
             }
+            // The maps still lack the newest plan, so the next call decides again.
             if is_outdated {
                 self.due.insert(service);
             }

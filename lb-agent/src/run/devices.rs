@@ -118,6 +118,8 @@ impl Devices {
         let own = addresses(view, identity);
         self.stranded = stranded(view, &wanted);
         let reports = Reports::of(view, identity, &wanted);
+        // The reports and the stranded addresses above are about interfaces with a role: no answer arrives by one that
+        // is only kept.
         wanted.extend(kept(view, identity, self.attachments.all(), &wanted));
         self.attachments.apply(wanted, is_known, &mut self.maps, numbers);
         self.attachments.open(identity);
@@ -150,6 +152,8 @@ impl Devices {
         let (datapath, attached) = self.attachments.parts();
         let setting = self.facts.config.acceleration.value;
         let settings = self.maps.settings();
+        // The map is read, because the write of the settings may still wait: before tc knows of XDP, it could translate
+        // a packet once more whose backend is a frontend itself (ADR 0012).
         let tc_knows = settings.is_ok_and(|settings| settings.has(Settings::ACCELERATED));
         let external = attached.external().filter_map(|device| view.links.get(&device.index));
         self.acceleration.apply(setting, &external.collect::<Vec<_>>(), datapath, tc_knows);

@@ -61,6 +61,7 @@ impl HostStack {
 
     /// Has the task set its routes again, although the frontends are the same.
     pub(super) fn restore_routes(&self) {
+        // The channel wakes its receiver although the value stays the same.
         self.frontends.send_modify(|_| {});
     }
 
@@ -68,6 +69,7 @@ impl HostStack {
     pub(super) fn publish(&mut self, devices: &Devices, maps: &ServiceMaps) {
         // Before the initial sync is programmed, frontends of an earlier run would lose their routes.
         let interfaces = devices.external();
+        // A retry attaches programs to interfaces, too, and sets nothing due.
         let has_changed =
             self.frontends.borrow().as_ref().is_some_and(|all| all.interfaces != interfaces);
         if !maps.is_programmed() || !std::mem::take(&mut self.is_due) && !has_changed {

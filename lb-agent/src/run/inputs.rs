@@ -57,6 +57,7 @@ impl Inputs {
         let kube_proxy = KubeProxy::default();
         let (shows, views) = watch::channel(None);
         drop(tokio::spawn(node::watch::run(shows)));
+        // The client ends its connections from an address that the node loses.
         let own = Some(views.clone());
         let source = start_source(manifests, config, name, &view, &kube_proxy, sender, own);
         let client = source.await?;
@@ -152,6 +153,7 @@ async fn lists(tracker: &mut Tracker, events: &mut mpsc::Receiver<Event>, patien
                 }
                 tracker.apply(event);
             }
+            // The source has ended; the main loop notices it again, and reports it (`Turn::Lost`).
             Some(None) => return,
             None => {
                 info!(

@@ -43,6 +43,7 @@ fn files(line: &str) -> Vec<String> {
         return Vec::new();
     };
     let (root, name) = match controllers {
+        // The hierarchy of cgroup v2 has no list of controllers there.
         "" => ("/sys/fs/cgroup", "memory.max"),
         _ if controllers.split(',').any(|it| it == "memory") => {
             ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
@@ -55,6 +56,7 @@ fn files(line: &str) -> Vec<String> {
 }
 
 fn read(file: &str) -> Option<u64> {
+    // `max` is no number and means no limit.
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 

@@ -150,6 +150,7 @@ impl Newcomers {
         let is_pods = |device: &Assignment| device.role == InterfaceRole::Pod;
         let others = |index| !taken.contains(&index);
         for device in assignments_among(view, &identity, others).into_iter().filter(is_pods) {
+            // The lock is taken anew for each interface, so that the main loop waits for one of them at most.
             self.shared().attach(device);
         }
     }
@@ -160,6 +161,7 @@ impl Shared {
         let index = device.index;
         let is_written =
             |early: &Early| early.written.as_ref().is_some_and(|written| *written == device);
+        // The main loop may have taken the interface over since the caller copied the set.
         if self.taken.contains(&index) || self.early.get(&index).is_some_and(is_written) {
             return;
         }

@@ -33,6 +33,7 @@ pub(super) async fn changed(options: &Run, read: Option<&str>, need: &Limits) ->
     loop {
         sleep(PAUSE).await;
         let Some(text) = text(file).await else {
+            // The file is being replaced; its next text counts as new, and must be read twice.
             seen.last = None;
             continue;
         };
@@ -129,6 +130,7 @@ async fn check(
         return Err(ConfigRefusal::of_text("it contains no document"));
     }
     let current = Config::of(options, read).unwrap_or_default();
+    // The next run would refuse to start beside the programs of this one, which are pinned in the other directory.
     if config.bpf_dir.value != current.bpf_dir.value {
         return Err(ConfigRefusal::of_text(
             "bpfDir: cannot change while the agent runs; stop it, run `lb-agent cleanup`, and start it with the other \

@@ -79,6 +79,7 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
         // A kernel without IPv6 refuses the socket; IPv4 alone is then served.
         && let Ok(socket) = TcpSocket::new_v6()
     {
+        // The default of the option is the sysctl `net.ipv6.bindv6only`, which a node may have set.
         setsockopt(&socket, Ipv6V6Only, &false)?;
         return listen_with(socket, (Ipv6Addr::UNSPECIFIED, address.port()).into());
     }
@@ -87,6 +88,8 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 fn listen_with(socket: TcpSocket, address: SocketAddr) -> io::Result<TcpListener> {
+    // Without this, a restart could not bind while connections of the run before are in `TIME_WAIT`. Go sets it for
+    // every listener.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

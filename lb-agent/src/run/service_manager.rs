@@ -34,6 +34,7 @@ impl ServiceManager {
     /// Notifies it that everything is programmed.
     pub(super) fn ready(&mut self) {
         let mut all = vec![NotifyState::Ready];
+        // A restart in this process has set a longer timeout (`ends`); from now on the configured one counts again.
         all.extend(self.every.map(|every| watchdog(every * 2)));
         notify(&all);
         self.last = Some(Instant::now());

@@ -95,6 +95,7 @@ impl ServiceMaps {
                 break;
             }
             wait_for_programs();
+            // The clock may run ahead of the time: no program still reads what was released before this call.
             self.clock.skip(GRACE);
             count += self.change(state, devices, Reconciler::tick);
         }
@@ -118,6 +119,8 @@ impl ServiceMaps {
         }
         // The names first, so that a reader of the rows can name them.
         state.record_names(self.reconciler.take_named());
+        // Open connections are searched before the frontends are written, and again afterwards: one may begin between
+        // the search and the write.
         self.open.record(&ops, self.is_programmed, |ip| devices.may_be_own(ip));
         self.writer.write(ops, &self.numbers);
         self.open.record_again();
@@ -181,6 +184,7 @@ impl ServiceMaps {
 
     /// Returns the Services whose newest plan is not in the maps; `None` while an operation waits.
     pub(super) fn shortfall(&self) -> Option<Shortfall> {
+        // An operation that waits may be of any Service, so no Service counts as served yet.
         if !self.writer.is_done() {
             return None;
         }

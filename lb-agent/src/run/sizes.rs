@@ -57,11 +57,14 @@ pub(super) fn chosen(
     }
     for (name, entries) in configured {
         for shape in MapShape::sized_by(name) {
+            // Without a floor `memory::fit` leaves the map alone: a configured size counts whatever the limit is (ADR
+            // 0032).
             floors.remove(shape.name);
             sizes.insert(shape.name, *entries);
         }
     }
     if let Some(limit) = limit {
+        // Maps of Services give up their growth before the tables of flows shrink further.
         cap(&mut sizes, &mut floors, existing, need, limit);
         memory::fit(&mut sizes, &floors, need, limit);
     }
@@ -100,6 +103,7 @@ fn cap(
             let kept = existing.sizes.get(name).copied().unwrap_or(shape.entries);
             (size > kept).then(|| (shape.bytes(size), name, kept.max(size / 2)))
         });
+        // No map is left that has grown: the limit is too small, which `memory::problem` reports.
         let Some((_, name, smaller)) = grown.max() else { return };
         floors.insert(name, smaller);
         sizes.insert(name, smaller);

@@ -27,6 +27,7 @@ pub(super) fn choose_sizes(
     tracker: &Tracker,
 ) -> (Limits, Option<String>) {
     let (before, counted, limit) = (handover::needed_before(), tracker.demand(), memory::limit());
+    // The lists may be incomplete; the run before in this process knew all objects.
     let need = before.map_or(counted, |before| before.max(counted));
     let is_whole = tracker.is_synced() || before.is_some();
     let existing =
@@ -73,6 +74,7 @@ pub(super) fn adopt(maps: &mut Maps, is_upgrading: bool) -> Result<Reconciler, m
     let actual = maps.actual()?;
     // Adopted rows must be in the filters, or the programs would not look their packets up.
     maps.mark_endpoints(&actual.backends)?;
+    // The grace clock (`GraceClock`) starts with the same zero.
     Ok(Reconciler::adopt(maps.limits()?, actual, Duration::ZERO))
 }
 

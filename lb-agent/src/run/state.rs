@@ -230,6 +230,8 @@ impl State {
         let names: Vec<(ServiceId, PortKey)> =
             reconciler.names().map(|(id, key)| (id, key.clone())).collect();
         let (path, journal) = (self.path.clone(), self.names.clone());
+        // An older write that ended now would forget the names that are moved aside here. The lock, which is still
+        // held, keeps it out.
         if let Err(error) = journal.take() {
             debug!(path = %path.display(), %error, "names stay in the journal");
         }

@@ -36,6 +36,8 @@ impl Sweeper {
         let context = sweep::Context {
             // The walk gets a copy: it runs beside the main loop, which may change the set.
             draining: service_maps.reconciler().draining(),
+            // Frontends began to drain by this clock, so the begin of the sweep is compared with it
+            // (`Reconciler::remove_drained`).
             began: service_maps.grace_time(),
             lifetimes: self.lifetimes,
             own,

@@ -39,13 +39,16 @@ impl Agent {
             self.record_sync();
         }
         self.devices.retry(self.tracker.is_synced(), &self.telemetry.numbers);
+        // The local port range of the host, and the take-over, change without an event.
         self.put_settings();
+        // The switch from another layout waits until the maps are complete, of which no event tells.
         if self.devices.is_held() {
             self.update_node();
         }
         if self.inspector.is_due() {
             self.inspect();
         }
+        // `/healthz` must learn of changes that still wait (contract 6.2), also if no event arrives.
         self.reconcile();
         self.host_stack.publish(&self.devices, &self.service_maps);
         self.telemetry.tick(&self.tracker);
@@ -111,6 +114,7 @@ impl Agent {
             self.telemetry.state.set_acceleration(acceleration);
         }
         let is_complete = self.tracker.is_synced() && self.devices.is_complete();
+        // While an interface lacks our programs, packets there meet only those of the earlier run.
         if is_complete && !self.is_upgraded {
             self.is_upgraded = self.devices.finish_upgrade();
         }
@@ -121,6 +125,8 @@ impl Agent {
             self.telemetry.ready();
             let took = self.began.elapsed();
             info!(?took, "everything programmed");
+            // The lists needed memory that is free now. Returning it takes a walk through the heap, so another thread
+            // does it.
             drop(spawn_blocking(give_memory_back));
         }
     }

@@ -135,6 +135,8 @@ impl<T: WriteTarget> Writer<T> {
     /// Applies operations, after those that wait.
     pub(super) fn write(&mut self, ops: Vec<Op>, numbers: &Numbers) {
         self.queue.extend(ops);
+        // While the first operation of the queue fails, the tick alone retries it: many changes must not repeat it each
+        // time.
         if self.failing.is_none() {
             self.apply_queued(numbers);
         }

@@ -39,6 +39,7 @@ impl Agent {
         let primary = Primary { v4: ip(Family::V4), v6: ip(Family::V6) };
         self.devices.set_node(self.tracker.node(), primary);
         self.put_settings();
+        // The programs of another layout serve until our maps have every Service (ADR 0005).
         if self.service_maps.is_complete() {
             self.devices.switch();
         }
@@ -59,6 +60,7 @@ impl Agent {
             // The flag makes the programs leave connections alone that netfilter translates.
             settings.flags |= Settings::TAKE_OVER;
         }
+        // Open connections are recorded before the flag is cleared: from then on their packets would count as requests.
         self.service_maps.hold(is_taking_over);
         self.change(|reconciler, _| reconciler.set_node(&settings));
     }

@@ -155,6 +155,8 @@ impl Attachments {
         let is_another = self.datapath.forget_if_another(device.index);
         let was_early = self.newcomers.take(device.index);
         let is_new = !was_early && (is_another || !self.attached.has_programs(&device));
+        // The entry comes before the programs: without it a detector by interface would not know the pod (contract
+        // 3.4).
         let put = maps.put_device(device.index, &device.device);
         let attached = put
             .map_err(Into::into)
