@@ -152,6 +152,7 @@ impl Health {
     fn answer(&self, path: &'static str, is_about_node: bool) -> Response {
         let mut reported = self.reported();
         let is_fresh = if is_about_node { reported.is_fresh() } else { reported.is_alive() };
+        // A Node that is not known counts as one that gets no traffic (contract 6.2).
         let is_eligible = reported.node == NodeState::Eligible;
         let is_good = is_fresh && (is_eligible || !is_about_node);
         let now = Timestamp::now().to_string();

@@ -59,6 +59,7 @@ pub(crate) async fn serve<F: Future<Output = Response<Body>>>(
         .timer(TokioTimer::new())
         .header_read_timeout(NEXT)
         .max_buf_size(HEAD_BYTES)
+        // Go writes the names of headers in this form, and a prober may compare them as they are.
         .title_case_headers(true)
         .serve_connection(TokioIo::new(stream), service);
     // hyper's own timer covers the head of each request; it cannot have another limit for the first one.

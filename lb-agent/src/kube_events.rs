@@ -261,6 +261,7 @@ fn event(content: &EventContent, node: &str, now: Timestamp) -> Event {
         reason: Some(content.reason.into()),
         regarding: Some(ObjectReference { api_version: Some("v1".into()), ..regarding }),
         reporting_controller: Some("lb-agent".into()),
+        // The API server accepts no more characters (`ReportingInstanceLengthLimit` in pkg/apis/core/validation).
         reporting_instance: Some(node.chars().take(128).collect()),
         type_: Some(if content.is_warning { "Warning" } else { "Normal" }.into()),
         ..Event::default()

@@ -114,6 +114,7 @@ pub(crate) fn agent(start: Start) -> Result<ExitCode> {
         .build()
         .context("start the runtime")?;
     let result = runtime.block_on(run::run(&options, config));
+    // A thread may hang in the kernel or in a credential plugin; the process ends all the same.
     runtime.shutdown_timeout(GOODBYE);
     // The exec below runs no destructors, so the log is flushed here.
     drop(log);
@@ -237,6 +238,7 @@ fn restore_node(dir: &Path) -> Result<Vec<String>> {
     if takeover::remove_anchor().unwrap_or(false) {
         done.push("removed nft table inet lb-agent".to_owned());
     }
+    // kube-proxy sets its timeouts of netfilter at its start only (contract 8.5), and would not set them again.
     let has_successor = !takeover::Rules::find().is_empty();
     let restored = node::host::restore(&loopback_file(dir), &conntrack_file(dir), has_successor)?;
     done.extend(restored.into_iter().map(str::to_owned));

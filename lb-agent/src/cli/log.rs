@@ -37,6 +37,7 @@ fn filter(verbosity: u8) -> String {
         3..=4 => ("debug", "warn"),
         5.. => ("trace", "warn"),
     };
+    // The programs themselves select the packets that they log (`PacketLog`), so no record of theirs is left out here.
     format!("warn,kube_client={client},lb_ebpf=trace,lb_agent={ours}")
 }
 

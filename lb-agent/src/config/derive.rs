@@ -61,6 +61,7 @@ impl Config {
 
     /// Returns the flags of `Settings` that depend on the configuration alone.
     pub fn flags(&self) -> u32 {
+        // This mode without a prefix has no detector, for which the matrix has rows of its own (contract 3.3, 3.4).
         let no_detector = self.detect_local.value == DetectLocalMode::ClusterCidr
             && self.cluster_cidr.value.is_empty();
         let all = [

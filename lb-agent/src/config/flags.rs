@@ -93,7 +93,10 @@ pub(super) fn apply(config: &mut Config, run: &Run) -> Result<(), String> {
     } else {
         config.kubeconfig.flag("kubeconfig", kubeconfig.map(Some));
     }
+    // The file has no such field; kube-proxy, too, reads this flag beside it (`createClient` in
+    // cmd/kube-proxy/app/server.go).
     config.master.flag("master", run.master.clone().filter(|url| !url.is_empty()).map(Some));
+    // This flag counts beside a file (contract 8.1): all nodes may share one file.
     let hostname = run.hostname_override.clone().filter(|name| !name.is_empty());
     config.hostname.flag("hostname-override", hostname.map(Some));
     config.log_format.flag("log-format", run.log.log_format);
@@ -132,6 +135,7 @@ fn feature_gates(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
     let ignored =
         ignored.map(|(name, _)| format!("--feature-gates: {name}: has no effect here, ignored"));
     config.warnings.extend(ignored);
+    // Of a gate that is given twice the last value counts, as with Go's flags.
     let allowed = gates.rev().find(|(name, _)| name == EXTERNAL_IPS_GATE).map(|(_, is_on)| *is_on);
     t.flag(&mut config.external_ips, "feature-gates", allowed);
 }

@@ -208,6 +208,7 @@ pub(super) fn accepted(wanted: &[Accepted]) -> NodePortAddresses {
                 addresses.cidrs.extend(LOOPBACK);
             }
             Accepted::Within(cidr) => {
+                // The prefix of length 0 names every address, loopback addresses among them.
                 addresses.localhost |= cidr.addr().is_loopback() || cidr.prefix_len() == 0;
                 addresses.cidrs.push(*cidr);
             }

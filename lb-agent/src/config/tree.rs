@@ -126,6 +126,7 @@ impl<'de> Visitor<'de> for ValueVisitor {
     }
 
     fn visit_u64<E>(self, v: u64) -> Result<YamlValue, E> {
+        // A number that no field can have stays a text, so that the refusal can quote it.
         Ok(i64::try_from(v).map_or_else(|_| YamlValue::Text(v.to_string()), YamlValue::Integer))
     }
 

@@ -40,6 +40,7 @@ pub(super) struct Endpoints {
 
 impl Endpoints {
     pub(super) fn set(&self, LocalReady { v4, v6 }: LocalReady) {
+        // No probe reads both numbers, so they need no order.
         self.v4.store(v4, Ordering::Relaxed);
         self.v6.store(v6, Ordering::Relaxed);
     }

@@ -74,10 +74,13 @@ fn bind(address: SocketAddr, kind: ListenerKind) -> io::Result<TcpListener> {
                 }
                 socket => socket?,
             };
+            // The default is a sysctl (`net.ipv6.bindv6only`). An IPv4 socket with the same port needs a socket of one
+            // family beside it.
             setsockopt(&socket, Ipv6V6Only, &(kind == ListenerKind::OneFamily))?;
             socket
         }
     };
+    // Connections of an earlier listener may be in `TIME_WAIT` at this port. Go sets the option for every listener.
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
     socket.listen(BACKLOG)

@@ -10,6 +10,7 @@ const OF_HOSTS: &[u8] = b"!$%&()*+,-.:;=[']_~";
 /// Returns the answer to a request that no handler may see.
 pub(super) fn of<B>(request: &Request<B>) -> Option<Response<Body>> {
     let (method, uri) = (request.method(), request.uri());
+    // Go's server answers this request before any handler sees it (`globalOptionsHandler` in net/http).
     if *method == Method::OPTIONS && uri.path() == "*" {
         return Some(Response::new(Body::empty()));
     }

@@ -66,10 +66,13 @@ fn now() -> f64 {
 }
 
 fn sync_histogram() -> Histogram {
+    // kube-proxy has `ExponentialBuckets(0.001, 2, 15)` (pkg/proxy/metrics/metrics.go).
     Histogram::new((0..15).map(|n| 0.001 * f64::from(1 << n)))
 }
 
 fn programming_histogram() -> Histogram {
+    // kube-proxy merges four ranges of buckets, and `MergeBuckets` (k8s.io/component-base/metrics) puts a 0 before
+    // them.
     let steps = [(1..60, 1), (60..120, 5), (120..301, 30)];
     let steps = steps.into_iter().flat_map(|(range, by)| range.step_by(by).map(f64::from));
     Histogram::new([0.0, 0.25, 0.5].into_iter().chain(steps))

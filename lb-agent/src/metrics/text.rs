@@ -39,6 +39,7 @@ pub(super) fn plain(open_metrics: &str) -> String {
         } else if let Some((name, kind)) = declaration(line) {
             let plain = if kind == "unknown" { "untyped" } else { kind };
             put(&mut text, &["# TYPE ", &named(name, Some(kind)), " ", plain]);
+        // In this format Go's library writes whole bounds without `.0`, and queries name them like that.
         } else if let Some((before, bound, after)) = bucket(line) {
             put(&mut text, &[before, "le=\"", bound, "\"", after]);
         } else if !line.starts_with("# ") {

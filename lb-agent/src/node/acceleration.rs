@@ -26,6 +26,7 @@ pub fn refusal(
         _ if link.head == Head::Ip => {
             Some("it has no link-layer header, which XDP needs".to_owned())
         }
+        // A network card has a bus address; a bond or a dummy interface, which has no kind of its own here, has none.
         Acceleration::Auto if link.kind != LinkKind::Other || hardware.bus.is_empty() => {
             let kind = if driver.is_empty() { "software" } else { driver };
             Some(format!("skipped, XDP is slower than tc on virtual interfaces ({kind})"))

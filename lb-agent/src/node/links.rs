@@ -62,6 +62,7 @@ impl Links {
     pub(crate) fn follow() -> io::Result<Self> {
         let mut socket = Socket::new(NETLINK_ROUTE)?;
         let _own: SocketAddr = socket.bind_auto()?;
+        // The subscription precedes the list, so that no link can appear between both unnoticed.
         socket.add_membership(GROUP)?;
         enlarge(socket.as_fd());
         let seconds = TimeVal::new(PATIENCE.as_secs().cast_signed(), 0);
@@ -81,6 +82,7 @@ impl Links {
                 Ok(datagram) => drop(self.take(&datagram, &mut changes)),
                 Err(error) => match error.raw_os_error().map(Errno::from_raw) {
                     Some(Errno::EAGAIN | Errno::EINTR) => return Ok(changes),
+                    // The kernel has dropped events (netlink(7)), so only a list shows the current links.
                     Some(Errno::ENOBUFS) => return self.list(),
                     _ => return Err(error),
                 },

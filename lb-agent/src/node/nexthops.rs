@@ -62,6 +62,7 @@ pub(super) fn list() -> io::Result<BTreeMap<u32, Vec<Hop>>> {
 
 /// Resolves groups to the next hops of their members.
 fn resolved(objects: &BTreeMap<u32, NexthopObject>) -> BTreeMap<u32, Vec<Hop>> {
+    // One level is enough: the kernel refuses a group within a group (`valid_group_nh` in net/ipv4/nexthop.c).
     let hop = |number: &u32| objects.get(number)?.hop;
     let hops = |object: &NexthopObject| {
         object.hop.into_iter().chain(object.members.iter().filter_map(hop)).collect()

@@ -78,6 +78,8 @@ pub fn kept(
         before.role == InterfaceRole::External && !wanted.iter().any(|it| it.index == before.index)
     });
     let mut lost = lost.peekable();
+    // With patterns of the operator a role depends on no route: an interface that lost it is to lose its programs as
+    // well.
     if !node.external.is_empty() || lost.peek().is_none() {
         return Vec::new();
     }

@@ -96,6 +96,7 @@ impl RoutedInterfaces {
     /// Applies a new route. One that leads where others do changes nothing.
     pub(super) fn learn(&mut self, message: &RouteMessage) -> Asks {
         match route(message) {
+            // The route names only a nexthop object, whose interfaces a list of the objects shows.
             Some(route) if route.hops.is_empty() => Asks::List,
             Some(route) => {
                 self.add(&route);

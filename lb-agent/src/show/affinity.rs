@@ -34,6 +34,7 @@ pub fn list(bpf_dir: &Path, scope: &Scope, format: Format) -> Result<String, Err
     let backends = maps.backends()?;
     let now = monotonic().as_nanos() as u64;
     let all = maps.affinities()?;
+    // The names are read after the entries: the agent writes a name before the rows that need it.
     let state_file = StateFile::read(bpf_dir);
     // The family of the backend: an entry of layout v5 may name a client by a cookie, which has no family.
     let is_v4 = |affinity: &Affinity| {

@@ -12,6 +12,7 @@ pub(super) fn hidden(
     routes: &[PodRoute],
 ) -> Vec<Hidden> {
     let is_ours = |link: &&Link| link.elsewhere == Some(number);
+    // A veth has programs at its other end on this host, and so has a netkit in mode l2, which counts as a veth here.
     let is_served = |link: &Link| !matches!(link.kind, LinkKind::Over | LinkKind::Netkit);
     let has_veth = view.links.values().filter(is_ours).any(is_served);
     let device = |(index, link): (&u32, &Link)| {

@@ -79,6 +79,8 @@ fn look_into(path: &Path, own: &File, seen: &mut BTreeSet<u64>) -> io::Result<Ve
             routes.extend(route(&message));
         }
     })?;
+    // Ids of namespaces are relative: the links there name ours by an id that only their namespace knows
+    // (`IFLA_LINK_NETNSID`).
     let number = number_of(&socket, own)?;
     let namespace = path.file_name().unwrap_or_default().to_string_lossy();
     Ok(hidden(&view, number, &namespace, &routes))

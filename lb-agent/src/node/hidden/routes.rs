@@ -29,6 +29,8 @@ impl PodRoutes {
 
     /// Reports whether packets to a network, or to a part of it, leave through the interface.
     pub(super) fn lead_to(&self, network: &IpNet) -> bool {
+        // The kernel chooses the longest prefix, then the lowest metric; a longer route to a part of the network wins
+        // for that part.
         let around = self.0.iter().filter(|(to, ..)| to.contains(network));
         let chosen = around.max_by_key(|(to, metric, _)| (to.prefix_len(), Reverse(*metric)));
         let is_part = |(to, _, is_its): &(IpNet, u32, bool)| *is_its && network.contains(to);

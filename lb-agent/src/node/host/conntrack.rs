@@ -146,6 +146,7 @@ fn restore_in(directory: &Path, record: &Path) -> Result<bool, Error> {
             outcome = Err(Error::System("timeout of netfilter", error));
         }
     }
+    // After a failure the record stays, so that cleanup can be repeated.
     outcome?;
     record::remove(record).map(|()| true)
 }

@@ -25,6 +25,7 @@ pub fn problem(external: &[String], [serves_v4, serves_v6]: [bool; 2]) -> Option
 }
 
 fn problem_in(directory: &Path, external: &[String], serves_v6: bool) -> Option<String> {
+    // An interface that is gone has no such file, and drops nothing.
     let is_off =
         |file: &str| fs::read_to_string(directory.join(file)).is_ok_and(|text| text.trim() == "0");
     let mut off: Vec<String> = external

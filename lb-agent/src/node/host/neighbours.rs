@@ -148,6 +148,7 @@ async fn look(handle: &Handle, wanted: &Wanted, seen: &mut Seen) -> Result<(), E
     for interface in seen.scope(wanted) {
         neighbours.extend(list(handle, interface).await?);
     }
+    // The interfaces are recorded after the lists: if one of these fails, the whole table must be read again.
     seen.interfaces = Some(wanted.interfaces.clone());
     let there: BTreeSet<Neighbour> = neighbours.iter().filter_map(key).collect();
     seen.confirmed.retain(|key, _| there.contains(key));
@@ -176,6 +177,7 @@ fn action(neighbour: &NeighbourMessage, wanted: &Wanted, seen: &mut Seen, now: I
     let answered = seen.answered.get(&ip);
     let is_answered = answered.is_some_and(|last| now.duration_since(*last) < ANSWERED);
     if is_ours(neighbour) {
+        // Without an entry the kernel resolves the address again, and a machine may have it.
         if !is_frontend || is_answered {
             return Action::Delete;
         }
@@ -189,6 +191,7 @@ fn action(neighbour: &NeighbourMessage, wanted: &Wanted, seen: &mut Seen, now: I
         let is_probed = neighbour.header.state == NeighbourState::Probe;
         return if is_probed && probes(neighbour) >= PROBED { Action::Give } else { Action::Keep };
     }
+    // The entry has another address now. If it gets the broadcast address again, its time begins anew.
     seen.confirmed.remove(&(interface, ip));
     if has_address(neighbour) {
         if is_frontend {

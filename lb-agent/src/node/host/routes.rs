@@ -195,6 +195,7 @@ async fn add(handle: &Handle, network: &IpNet, source: Option<IpAddr>) -> Result
 }
 
 async fn delete(handle: &Handle, network: &IpNet) -> Result<(), Error> {
+    // A request without a source matches a route with any (`fib_table_delete` in net/ipv4/fib_trie.c).
     let deleted = handle.route().del(message(network, None)).execute().await;
     deleted.map_err(|error| Error::Netlink("remove a route to frontends", error))
 }

@@ -65,6 +65,7 @@ pub(super) fn link(message: &LinkMessage) -> Link {
             }
         }
     }
+    // A tun or a PPP link has another kind, but leads elsewhere as a tunnel does.
     if link.head == Head::Ip {
         link.kind = LinkKind::Tunnel;
     }

@@ -185,6 +185,7 @@ impl Fragments for Live<'_> {
 
 impl Node for Live<'_> {
     fn settings(&self) -> Option<&Settings> {
+        // The programs pass every packet until an agent has written the settings (`settings` in lb-ebpf/src/kernel.rs).
         (self.settings.node.source_port_high != Port::NONE).then_some(&self.settings)
     }
 
@@ -208,6 +209,7 @@ impl Clock for Live<'_> {
     }
 
     fn may_reject(&self, _: u32) -> bool {
+        // The limit depends on the packets before this one. `explain` shows what happens within the limit.
         true
     }
 
