@@ -49,7 +49,7 @@ pub enum SocketLb {
 /// Whether XDP is used on external interfaces.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Acceleration {
-    /// On network cards whose driver supports it, except `virtio_net`.
+    /// On network cards whose driver supports it, except with the drivers that `node/acceleration.rs` names.
     #[default]
     Auto,
     /// On every external interface whose driver supports it, virtual ones included; XDP also redirects past the stack

@@ -12,6 +12,21 @@ pub struct Hardware {
     pub bus: String,
 }
 
+/// Drivers that `auto` leaves without XDP, and the reason.
+///
+/// The functions are those of the kernel's driver that install a program: `virtnet_xdp_set`; `bnxt_xdp_set`,
+/// `qede_xdp_set`, `otx2_xdp_setup` and `nicvf_xdp_setup`, which restart the card for each program, also for one that
+/// replaces another; `vmxnet3_xdp_set`, whose packets were too long before Linux 6.15 (kernel commit 4c2227656d90);
+/// `xennet_xdp_set`, after which frames of several pages are dropped; `mlx4_xdp_set`.
+const SKIPPED: [(&[&str], &str); 3] = [
+    (&["virtio_net"], "would turn off its receive offloads"),
+    (
+        &["bnxt_en", "qede", "rvu_nicpf", "rvu_nicvf", "nicvf"],
+        "would interrupt all traffic at each upgrade of the agent",
+    ),
+    (&["vmxnet3", "vif", "mlx4_en"], "passes on received packets with faults while it has XDP"),
+];
+
 /// Returns why an external interface gets no XDP program without an attempt at its driver; `None` if it should be
 /// tried. `has_calico`: Calico uses XDP on this node.
 pub fn refusal(
@@ -31,10 +46,8 @@ pub fn refusal(
             let kind = if driver.is_empty() { "software" } else { driver };
             Some(format!("skipped, XDP is slower than tc on virtual interfaces ({kind})"))
         }
-        // With XDP, virtio_net turns off merged and partly checksummed packets, which costs bulk traffic more than XDP
-        // gains.
-        Acceleration::Auto if driver == "virtio_net" => {
-            Some("skipped, virtio_net would turn off its receive offloads".to_owned())
+        Acceleration::Auto if fault(driver).is_some() => {
+            fault(driver).map(|why| format!("skipped, {driver} {why}"))
         }
         // The kernel refuses to remove a program of a link. Felix tries it again before each update of its rules, which
         // delays the network of new pods (projectcalico/calico#5250).
@@ -45,6 +58,12 @@ pub fn refusal(
         ),
         Acceleration::Auto | Acceleration::Native => None,
     }
+}
+
+/// Why `auto` leaves cards of a driver without XDP.
+fn fault(driver: &str) -> Option<&'static str> {
+    let found = SKIPPED.iter().find(|(drivers, _)| drivers.contains(&driver));
+    found.map(|(_, why)| *why)
 }
 
 #[cfg(test)]
@@ -63,6 +82,8 @@ mod tests {
         for (setting, kind, driver, bus, expected) in [
             (Auto, other, "ice", "0000:00:05.0", false),
             (Auto, other, "virtio_net", "virtio1", true),
+            (Auto, other, "bnxt_en", "0000:00:05.0", true),
+            (Native, other, "bnxt_en", "0000:00:05.0", false),
             (Auto, other, "bonding", "", true),
             (Auto, veth, "veth", "", true),
             (Native, veth, "veth", "", false),
