@@ -93,28 +93,39 @@ impl Manifests {
         }
     }
 
-    /// Reads what changed, in a thread for blocking calls.
+    /// Reads what changed, in a thread for blocking calls. While the directory cannot be read, the read is repeated.
     async fn read(
         mut self,
-        changes: ChangedFiles,
+        mut changes: ChangedFiles,
         view: &ViewHealth,
         events: &Sender<Event>,
     ) -> Result<Self, Gone> {
-        let view = view.clone();
-        let reading = tokio::task::spawn_blocking(move || {
-            let found = self.directory.read(changes, &view);
-            (self, found)
-        });
-        let (this, found) = match reading.await {
-            Ok(read) => read,
-            // A panic of the reader must not look like the end of the runtime.
-            Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-            Err(_ends) => return Err(Gone),
-        };
-        for event in found {
-            send(events, event).await?;
+        loop {
+            let of_reader = view.clone();
+            let reading = tokio::task::spawn_blocking(move || {
+                let found = self.directory.read(changes, &of_reader);
+                (self, found)
+            });
+            let (this, found) = match reading.await {
+                Ok(read) => read,
+                // A panic of the reader must not look like the end of the runtime.
+                Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
+                Err(_ends) => return Err(Gone),
+            };
+            self = this;
+            match found {
+                Ok(found) => {
+                    for kind in ObjectKind::ALL {
+                        view.fresh(kind);
+                    }
+                    for event in found {
+                        send(events, event).await?;
+                    }
+                    return Ok(self);
+                }
+                Err(error) => changes = self.reopened(&error, view).await,
+            }
         }
-        Ok(this)
     }
 
     /// Waits until the directory is back. Its last content stays in effect meanwhile.
@@ -134,9 +145,6 @@ impl Manifests {
                     reason = format!("manifests {}: {error}", self.directory.path().display());
                 }
             }
-        }
-        for kind in ObjectKind::ALL {
-            view.fresh(kind);
         }
         ChangedFiles::All
     }

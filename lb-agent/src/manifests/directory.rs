@@ -64,11 +64,16 @@ impl Directory {
         &self.path
     }
 
-    /// Reads what changed and returns the differences as events.
-    pub(super) fn read(&mut self, changes: ChangedFiles, view: &ViewHealth) -> Vec<Event> {
+    /// Reads what changed and returns the differences as events. An error means that the directory itself could not be
+    /// read: all objects stay, and the read must be repeated.
+    pub(super) fn read(
+        &mut self,
+        changes: ChangedFiles,
+        view: &ViewHealth,
+    ) -> io::Result<Vec<Event>> {
         let mut waiting = match changes {
             ChangedFiles::Names(names) => names.iter().filter_map(|name| manifest(name)).collect(),
-            ChangedFiles::All => self.all(),
+            ChangedFiles::All => self.all()?,
         };
         // These two are reported as a whole, once for all files of this read.
         let (cidrs, twice) = (self.cidrs.clone(), self.twice.clone());
@@ -82,23 +87,16 @@ impl Directory {
         if twice != self.twice {
             report(TWICE, self.defined_twice(), view);
         }
-        events
+        Ok(events)
     }
 
     /// Returns the files that exist now and those that existed at the last read.
-    fn all(&self) -> BTreeSet<Arc<str>> {
+    fn all(&self) -> io::Result<BTreeSet<Arc<str>>> {
         let mut names: BTreeSet<_> = self.files.keys().cloned().collect();
-        match fs::read_dir(&self.path) {
-            Ok(entries) => {
-                names.extend(entries.flatten().filter_map(|entry| manifest(&entry.file_name())));
-            }
-            Err(error) => {
-                // This is not an empty directory: all objects must stay.
-                tracing::warn!(directory = %self.path.display(), %error, "directory cannot be read");
-                names.clear();
-            }
+        for entry in fs::read_dir(&self.path)? {
+            names.extend(manifest(&entry?.file_name()));
         }
-        names
+        Ok(names)
     }
 
     /// Reads one file. Adds to `waiting` the files that also define an object that this file no longer defines.
@@ -279,3 +277,6 @@ fn report(part: &str, findings: Vec<Finding>, view: &ViewHealth) {
     }
     view.problems_of(part, findings);
 }
+
+#[cfg(test)]
+mod tests;
