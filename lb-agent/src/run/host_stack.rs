@@ -67,11 +67,11 @@ impl HostStack {
 
     /// Publishes the frontends that processes of this host need routes to: those that are not addresses of the node.
     pub(super) fn publish(&mut self, devices: &Devices, maps: &ServiceMaps) {
-        // Before the initial sync is programmed, frontends of an earlier run would lose their routes.
         let interfaces = devices.external();
         // A retry attaches programs to interfaces, too, and sets nothing due.
         let has_changed =
             self.frontends.borrow().as_ref().is_some_and(|all| all.interfaces != interfaces);
+        // Before the initial sync is programmed, frontends of an earlier run would lose their routes.
         if !maps.is_programmed() || !std::mem::take(&mut self.is_due) && !has_changed {
             return;
         }

@@ -179,13 +179,6 @@ impl Index {
         Some(before)
     }
 
-    /// Makes the next [`Index::give`] a change.
-    pub(super) fn forget_given(&mut self, name: &ServiceName) {
-        // Any other fingerprint than the current one will do.
-        let entry = self.services.entry(name.clone()).or_default();
-        entry.given = Some(!entry.given.unwrap_or_default());
-    }
-
     /// Returns the Services that a change of the node can concern.
     pub(super) fn heeding(&self, change: NodeChange) -> Vec<ServiceName> {
         let heeds = |entry: &TrackedService| {

@@ -29,12 +29,6 @@ impl Tracker {
         taken
     }
 
-    /// Returns a Service again at the next [`Tracker::take`] although it did not change: it could not be programmed.
-    pub fn again(&mut self, name: &ServiceName) {
-        self.index.forget_given(name);
-        self.mark(name.clone());
-    }
-
     /// Translates a Service; `None` if it needs nothing.
     fn translate(&self, name: &ServiceName) -> Option<Translated> {
         let (spec, slices) = self.index.get(name)?;

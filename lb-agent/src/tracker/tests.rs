@@ -249,20 +249,6 @@ fn events_of_other_nodes_are_ignored() {
 }
 
 #[test]
-fn service_that_could_not_be_programmed_is_returned_again() {
-    let mut tracker = synced();
-    drop(apply(&mut tracker, [service(cluster("web"))]));
-    drop(tracker.take());
-    tracker.again(&name("web"));
-    assert_eq!(taken(&mut tracker), ["web 0"]);
-    drop(apply(&mut tracker, [Event::ServiceDeleted(name("web"))]));
-    assert_eq!(taken(&mut tracker), ["web gone"]);
-    tracker.again(&name("web"));
-    assert_eq!(taken(&mut tracker), ["web gone"]);
-    assert_eq!(taken(&mut tracker), Vec::<String>::new());
-}
-
-#[test]
 fn findings_stay_until_their_object_is_corrected_or_gone() {
     let mut tracker = synced();
     let wrong = named("web", json!({ "ports": [{ "port": 80 }] }), json!({}));

@@ -8,7 +8,7 @@ use lb_common::addr::Protocol;
 use crate::plan::{EndpointPlan, Family};
 use crate::snapshot::{EndpointSpec, Hints, NodeContext, SliceSpec};
 
-/// The sets that a service port needs (contract 1.4).
+/// The sets that a service port needs (contract 2.1, 2.2).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Uses {
     /// Whether the Cluster set is needed.

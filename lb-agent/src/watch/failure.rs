@@ -85,7 +85,7 @@ impl Failure {
     pub(super) fn words(&self, kind: ObjectKind) -> String {
         let resource = kind.resource();
         match self {
-            Self::Closed => "connection refused".to_owned(),
+            Self::Closed => "the agent ends".to_owned(),
             // The name of the error in `webpki`.
             Self::NoAnswer(reason) if reason.contains("CaUsedAsEndEntity") => format!(
                 "{reason}; the API server's certificate is itself a CA: issue one with CA:FALSE"

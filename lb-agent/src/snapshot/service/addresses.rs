@@ -30,7 +30,7 @@ impl ClusterIps {
     }
 
     /// Reads the cluster IPs. `ipFamilies` gives the family of each entry of `clusterIPs`; without it, an entry has the
-    /// family of its address (contract 1.2).
+    /// family of its address (contract 1.4).
     pub(super) fn of(spec: &Spec, kind: ServiceKind, findings: &mut Findings) -> Self {
         let single = spec.cluster_ip.as_slice();
         // `clusterIP` alone is the form of objects from before dual-stack.

@@ -19,7 +19,6 @@ enum Step {
     DropSlice(u8),
     Relist(Vec<u8>),
     Take,
-    Again(u8),
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -33,9 +32,8 @@ fn step() -> impl Strategy<Value = Step> {
             last
         }),
         few.clone().prop_map(Step::DropSlice),
-        prop::collection::vec(few.clone(), 0..4).prop_map(Step::Relist),
+        prop::collection::vec(few, 0..4).prop_map(Step::Relist),
         Just(Step::Take),
-        few.prop_map(Step::Again),
     ]
 }
 
@@ -65,7 +63,7 @@ fn events(step: &Step) -> Vec<Event> {
             events.push(Event::Synced(ObjectKind::Service));
             events
         }
-        Step::Take | Step::Again(_) => Vec::new(),
+        Step::Take => Vec::new(),
     }
 }
 
@@ -84,9 +82,7 @@ proptest! {
         let (mut tracker, mut fresh) = (synced(), synced());
         let mut programmed = BTreeMap::new();
         for step in &steps {
-            if let Step::Again(number) = step {
-                tracker.again(&name(*number));
-            } else if matches!(step, Step::Take) {
+            if matches!(step, Step::Take) {
                 take(&mut tracker, &mut programmed);
             }
             for event in events(step) {

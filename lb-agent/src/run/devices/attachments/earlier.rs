@@ -35,12 +35,14 @@ impl Attachments {
         external: &BTreeSet<u32>,
         maps: &mut Maps,
     ) -> Result<(), Error> {
+        // The programs go first: without the entry of its interface a program finds no source for a masquerade.
+        self.datapath.retain(indices, external)?;
         for (index, _) in maps.devices()? {
             if !indices.contains(&index) {
                 maps.remove_device(index)?;
             }
         }
-        Ok(self.datapath.retain(indices, external)?)
+        Ok(())
     }
 
     /// Reports whether another layout's programs still serve.
