@@ -52,16 +52,18 @@ fn has_ended<T: Flows + Node>(
     let Some(settings) = tables.settings() else { return false };
     let stale = stale(settings, key.protocol);
     let is_silent = now.saturating_sub(reply.seen) >= stale;
-    if !is_silent && !reply.shown.ends() {
+    // A flow without an answer, as a flood has them, is over only by its age.
+    if !is_silent && reply.shown.established == 0 {
         return false;
     }
     // A client that gets no answers, as one that sends to a collector of logs, is active although its reply entry is
-    // silent.
+    // silent. And only this entry shows that the client has reset an open connection.
     key.write_opposite(reply, &mut forward.key);
-    let has_forward = tables.flow(&forward.key, &mut forward.flow);
-    // Without a forward entry the next packet of the client begins a flow again, with another port if necessary.
-    !has_forward
-        || is_silent && now.saturating_sub(forward.flow.seen) >= stale
+    if !tables.flow(&forward.key, &mut forward.flow) {
+        // The next packet of the client begins a flow again, with another port if necessary.
+        return is_silent || reply.shown.ends();
+    }
+    is_silent && now.saturating_sub(forward.flow.seen) >= stale
         || reply.shown.is_over(forward.flow.shown)
 }
 
