@@ -7,6 +7,9 @@
 //! see nor undo that: an interface may still write a checksum where the client's was to be. So every answer is made
 //! correct both as it is and after completion.
 
+mod quote;
+
+use self::quote::quoted;
 use crate::addr::{Port, Protocol};
 use crate::checksum::Difference;
 use crate::event::{DropReason, PassReason, Return, Verdict};
@@ -16,29 +19,15 @@ use crate::forward::{Refusal, Role, Scratch, Step, exit};
 use crate::hash;
 use crate::packet::Packet;
 use crate::tables::{Clock, Node};
-use crate::wire::{self, Headers, IPV4, IPV6, View, sctp, tcp};
+use crate::wire::{self, Headers, IPV4, IPV6, View, tcp};
 
 /// Bytes of the ICMP header in front of the quoted packet.
 const ICMP: usize = 8;
-/// Bytes quoted of a TCP header: up to and including its checksum, which the kernel refuses to cut off while it is
-/// still partial.
-const TCP: usize = 20;
-/// Offset of the checksum in a TCP header.
-const TCP_CHECKSUM: usize = 16;
-/// Bytes quoted of an SCTP header: including its checksum, as for TCP.
-const SCTP: usize = 12;
-/// Bytes quoted of an SCTP packet that opens an association: including its initiate tag, without which the client does
-/// not take the error for its own (RFC 9260 10, ICMP6; `sctp_err_lookup` in `net/sctp/input.c`).
-const INIT: usize = 20;
-/// Bytes quoted of any other transport header.
-const OTHER: usize = 8;
-/// Offset of the checksum in a UDP header.
-const UDP_CHECKSUM: usize = 6;
 /// The largest number of bytes of options or extension headers that are quoted.
 ///
 /// An error may be as long as every IPv6 link carries (RFC 4443 2.4), and without the ports after them no socket can be
 /// found for it.
-const CHAIN: usize = LEAST_MTU - IPV6 - ICMP - IPV6 - TCP;
+const CHAIN: usize = LEAST_MTU - IPV6 - ICMP - IPV6 - quote::TCP;
 /// Bytes of IPv4 options at most (RFC 791 3.1: a header has at most 15 words).
 const OPTIONS: usize = 40;
 /// The least MTU of an IPv6 link (RFC 8200 5).
@@ -76,6 +65,12 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
     if next_hop::is_for_another(packet, tables, *side) {
         return Err(Verdict::Pass(PassReason::OtherMachine));
     }
+    // Never answer a RST (RFC 9293 3.10.7.1). For an error that quotes no ports its receiver finds no socket. This test
+    // precedes the limit, of which only answers are a part.
+    let view = &headers.view;
+    if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
+        return Err(Verdict::Drop(DropReason::NotRejected));
+    }
     // A group of frontends has the limit and not a client, whose address may be forged.
     let bucket = hash::rejections(&tuple.destination, tuple.destination_port, *protocol);
     // An error about the MTU has no limit: only processes of this host cause it, and without it they would send in
@@ -91,10 +86,6 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
 #[inline(always)]
 fn answer<P: Packet>(packet: &mut P, headers: &Headers, mtu: u32, why: Return) -> Verdict {
     let Headers { view, key: FlowKey { tuple: asked, .. }, .. } = headers;
-    // Never answer a RST (RFC 9293 3.10.7.1). For an error that quotes no ports its receiver finds no socket.
-    if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
-        return Verdict::Drop(DropReason::NotRejected);
-    }
     let [_, _, high, low] = mtu.to_be_bytes();
     // kube-proxy answers every protocol with the same message, TCP included (contract 3.7).
     let message = match (view.v4, why) {
@@ -223,84 +214,4 @@ const fn pseudo_header(
     let sum = sum.words([!0; 4], tuple.source.words());
     let sum = sum.words([!0; 4], tuple.destination.words());
     sum.add(u32::from_ne_bytes([0, 0, l0, l1])).add(u32::from_ne_bytes([0, 0, 0, protocol.0]))
-}
-
-/// The quoted part of a packet: its IP header with options or extension headers, and the start of the transport header.
-struct Quote {
-    sum: Difference,
-    /// The length of the quote in bytes.
-    length: usize,
-    /// Whether the quote has a checksum field to be written.
-    has_field: bool,
-    /// Offset of that checksum field in the packet.
-    at: usize,
-    /// The value to write into that field.
-    field: [u8; 2],
-}
-
-impl Quote {
-    /// Cuts everything but the quote off the packet and opens `room` bytes in front of the quote.
-    #[inline(always)]
-    fn keep<P: Packet>(&self, packet: &mut P, link: usize, room: usize) -> Option<()> {
-        packet.reshape(link + self.length, link, room)?;
-        if self.has_field { packet.write_at(self.at + room, self.field) } else { Some(()) }
-    }
-}
-
-/// Computes the quote, with at most `most` bytes of options or extension headers.
-///
-/// The checksum field gets F = -S/2, with S the sum of the rest from the transport header on: completed, the field
-/// becomes -(S + F), which is F again.
-#[inline(always)]
-fn quoted<P: Packet, const WORDS: usize>(packet: &P, view: &View, most: usize) -> Option<Quote> {
-    let (link, behind) = (view.network(packet), view.behind as usize);
-    let header: [u32; WORDS] = packet.words(link)?;
-    let sum = header.iter().fold(Difference::NONE, |sum, word| sum.add(*word));
-    let sum = add(packet, sum, link + 4 * WORDS, behind, most)?;
-    // VERIFIER: a flag tells whether there is a field. A comparison of the offset with a special number would keep all
-    // paths that lead here apart.
-    let (bytes, has_field, field) = match view.protocol {
-        Protocol::TCP => (TCP, true, TCP_CHECKSUM),
-        Protocol::UDP => (OTHER, true, UDP_CHECKSUM),
-        Protocol::SCTP if view.chunk == sctp::INIT => (INIT, false, 0),
-        Protocol::SCTP => (SCTP, false, 0),
-        _ => (OTHER, false, 0),
-    };
-    let rest = add(packet, Difference::NONE, behind, behind + bytes, TCP)?;
-    let length = behind + bytes - link;
-    let at = behind + field;
-    if !has_field {
-        return Some(Quote { sum: sum.and(rest), length, has_field, at, field: [0; 2] });
-    }
-    let rest = rest.replace_u16(packet.read_at(at)?, [0; 2]);
-    let field = rest.halved();
-    let [f0, f1] = field;
-    let sum = sum.and(rest).add(u32::from_ne_bytes([f0, f1, 0, 0]));
-    Some(Quote { sum, length, has_field, at, field })
-}
-
-/// Adds the words from one offset up to another, at most `most` bytes of them.
-///
-/// VERIFIER: it walks every iteration of the loop, so each iteration adds two words.
-#[inline(always)]
-fn add<P: Packet>(
-    packet: &P,
-    mut sum: Difference,
-    from: usize,
-    to: usize,
-    most: usize,
-) -> Option<Difference> {
-    for pair in 0..most.div_ceil(8) {
-        let at = from + 8 * pair;
-        if at + 4 >= to {
-            break;
-        }
-        let [a, b, c, d, e, f, g, h] = packet.read_at(at)?;
-        sum = sum.add(u32::from_ne_bytes([a, b, c, d])).add(u32::from_ne_bytes([e, f, g, h]));
-    }
-    // Options may end on an odd number of words, as a transport header may.
-    if !(to - from).is_multiple_of(8) {
-        sum = sum.add(u32::from_ne_bytes(packet.read_at(to - 4)?));
-    }
-    Some(sum)
 }
