@@ -1,24 +1,31 @@
 //! The tables of the data path, over the maps and the helpers of the kernel.
 
-use aya_ebpf::btf_maps::lpm_trie::Key;
 use aya_ebpf::helpers::generated::{bpf_jiffies64, bpf_ktime_get_coarse_ns};
-use lb_common::addr::{Ip, Port};
+use lb_common::addr::Ip;
 use lb_common::config::{Device, Settings, SettingsPair};
 use lb_common::event::{Event, event_counter};
-use lb_common::flow::{
-    Affinity, Client, DIRECT_SEEN as DIRECTS, Flow, FlowKey, Fragment, Held, Ports,
-};
+use lb_common::flow::{Flow, FlowKey};
 use lb_common::forward::Scratch;
-use lb_common::hash;
-use lb_common::service::{Backend, BackendId, Frontend, Service, Source};
-use lb_common::tables::{Added, Clock, Filters, Flows, Fragments, Node, Services, Touch};
+use lb_common::tables::{Added, Clock, Flows, Node, Touch};
 
 use crate::flows;
-use crate::maps::{
-    ADDRESSES, AFFINITY, BACKEND_FILTER, BACKENDS, COUNTERS, DEVICES, DIRECT_SEEN, FRAGMENTS,
-    HELD_FRAGMENTS, HELD_SCRATCH, IN_USE, INHERITED, MAGLEV, OWN_ANSWERS, REJECT_LIMIT, SCRATCH,
-    SERVICES, SETTINGS, SOURCE_RANGES,
-};
+use crate::maps::{ADDRESSES, COUNTERS, DEVICES, REJECT_LIMIT, SCRATCH, SETTINGS};
+
+/// Copies a value out of a hash map.
+macro_rules! copy {
+    ($map:ident, $key:expr) => {{
+        // SAFETY: memory of the map stays the map's until this program ends (RCU). The element may be replaced
+        // meanwhile, and since Linux 6.1 a hash without preallocation reuses its memory for another key at once: a copy
+        // made in those nanoseconds may be that of another element, or a mix of two. Any bytes are a valid value of
+        // these types ([`lb_common::layout`]).
+        let value = unsafe { $map.get($key) };
+        value.copied()
+    }};
+}
+
+// The modules follow the macro, which they use.
+mod records;
+mod services;
 
 /// Nanoseconds between rejections in the long run (1,000 a second and CPU).
 const REJECTION: u64 = 1_000_000;
@@ -53,91 +60,6 @@ pub(crate) fn scratch() -> Option<&'static mut Scratch> {
     // SAFETY: the element is this CPU's own; programs for packets run with softirqs off, one at a time, and each takes
     // it once.
     Some(unsafe { &mut *scratch })
-}
-
-/// Copies a value out of a hash map.
-macro_rules! copy {
-    ($map:ident, $key:expr) => {{
-        // SAFETY: memory of the map stays the map's until this program ends (RCU). The element may be replaced
-        // meanwhile, and since Linux 6.1 a hash without preallocation reuses its memory for another key at once: a copy
-        // made in those nanoseconds may be that of another element, or a mix of two. Any bytes are a valid value of
-        // these types ([`lb_common::layout`]).
-        let value = unsafe { $map.get($key) };
-        value.copied()
-    }};
-}
-
-/// Copies a value out of a hash map to its destination; false where there is none.
-macro_rules! load {
-    ($map:ident, $key:expr, $into:expr) => {{
-        // SAFETY: as for `copy`.
-        let value = unsafe { $map.get($key) };
-        value.map(|value| *$into = *value).is_some()
-    }};
-}
-
-impl Services for Kernel {
-    #[inline(always)]
-    fn service(&self, frontend: &Frontend, into: &mut Service) -> bool {
-        load!(SERVICES, frontend, into)
-    }
-
-    #[inline(always)]
-    fn knows(&self, frontend: &Frontend) -> bool {
-        SERVICES.get_ptr(frontend).is_some()
-    }
-
-    #[inline(always)]
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
-    #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
-    fn slot_word(&self, line: u32, index: u32) -> Option<u32> {
-        let line = MAGLEV.get_ptr(line)?.cast::<u32>();
-        // VERIFIER: the mask is the bound; the verifier does not know that callers stay below it.
-        // SAFETY: a line has 16 words, and lines are 8-byte aligned.
-        Some(unsafe { *line.add((index & 15) as usize) })
-    }
-
-    #[inline(always)]
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
-    #[expect(clippy::cast_ptr_alignment, reason = "lines are 8-byte aligned")]
-    fn slot_u16(&self, line: u32, index: u32) -> Option<u16> {
-        let line = MAGLEV.get_ptr(line)?.cast::<u16>();
-        // SAFETY: a line has 32 `u16`, and lines are 8-byte aligned.
-        Some(unsafe { *line.add((index & 31) as usize) })
-    }
-
-    #[inline(always)]
-    #[expect(clippy::multiple_unsafe_ops_per_block, reason = "a place and its use: one access")]
-    fn slot_byte(&self, line: u32, index: u32) -> Option<u8> {
-        let line = MAGLEV.get_ptr(line)?.cast::<u8>();
-        // SAFETY: a line has 64 bytes.
-        Some(unsafe { *line.add((index & 63) as usize) })
-    }
-
-    #[inline(always)]
-    fn backend(&self, id: BackendId, into: &mut Backend) -> bool {
-        BACKENDS.get(id).map(|row| *into = *row).is_some()
-    }
-
-    #[inline(always)]
-    fn epoch(&self, id: BackendId) -> u32 {
-        BACKENDS.get(id).map_or(0, |row| row.epoch)
-    }
-
-    #[inline(always)]
-    fn affinity(&self, client: &Client) -> Option<Affinity> {
-        copy!(AFFINITY, client)
-    }
-
-    #[inline(always)]
-    fn put_affinity(&self, client: &Client, affinity: &Affinity) -> bool {
-        AFFINITY.insert(client, affinity, 0).is_ok()
-    }
-
-    #[inline(always)]
-    fn allows(&self, source: &Source) -> bool {
-        SOURCE_RANGES.get(&Key::new(Source::BITS, *source)).is_some()
-    }
 }
 
 impl Flows for Kernel {
@@ -188,101 +110,6 @@ impl Flows for Kernel {
     #[inline(always)]
     fn remove_protected(&self, key: &FlowKey) {
         flows::remove_protected(key);
-    }
-}
-
-impl Filters for Kernel {
-    #[inline(always)]
-    fn is_in_use(&self, ip: &Ip, port: Port) -> bool {
-        let (line, byte) = hash::backend_byte(ip, port);
-        let line = IN_USE.get_ptr(line);
-        // SAFETY: a byte of a live element.
-        line.is_some_and(|line| unsafe { (*line).0[byte] } != 0)
-    }
-
-    #[inline(always)]
-    fn put_in_use(&self, ip: &Ip, port: Port) {
-        let (line, byte) = hash::backend_byte(ip, port);
-        let Some(line) = IN_USE.get_ptr_mut(line) else { return };
-        // A store takes the line from all other CPUs, which read it for packets of the backend.
-        // SAFETY: a byte of a live element.
-        if unsafe { (*line).0[byte] } == 0 {
-            // SAFETY: as above; all writers write the same value.
-            unsafe { (*line).0[byte] = 1 };
-        }
-    }
-
-    #[inline(always)]
-    fn may_be_backend(&self, ip: &Ip, port: Port) -> bool {
-        let bit = hash::endpoint(ip, port);
-        BACKEND_FILTER.get(bit / 64).is_some_and(|word| word.0 >> (bit % 64) & 1 != 0)
-    }
-
-    #[inline(always)]
-    fn is_direct(&self, hash: u64) -> bool {
-        DIRECT_SEEN.get(hash as u32 % DIRECTS).is_some_and(|known| *known == hash)
-    }
-
-    #[inline(always)]
-    fn put_direct(&self, hash: u64) {
-        if let Some(known) = DIRECT_SEEN.get_ptr_mut(hash as u32 % DIRECTS) {
-            // SAFETY: an aligned word of a live element; the last of two writers wins.
-            unsafe { *known = hash };
-        }
-    }
-
-    #[inline(always)]
-    fn own_answer(&self, hash: u64) -> Option<u32> {
-        copy!(OWN_ANSWERS, hash)
-    }
-
-    #[inline(always)]
-    fn put_own_answer(&self, hash: u64, moment: u32) {
-        // Without memory the answer may be mistaken for a request; the next packet that leaves tries again.
-        let _noted: Result<(), _> = OWN_ANSWERS.insert(hash, moment, 0);
-    }
-
-    #[inline(always)]
-    fn is_inherited(&self, hash: u64) -> bool {
-        INHERITED.get_ptr(hash).is_some()
-    }
-}
-
-impl Fragments for Kernel {
-    #[inline(always)]
-    fn fragment(&self, fragment: &Fragment) -> Option<Ports> {
-        copy!(FRAGMENTS, fragment)
-    }
-
-    #[inline(always)]
-    fn put_fragment(&self, fragment: &Fragment, ports: &Ports) -> bool {
-        FRAGMENTS.insert(fragment, ports, 0).is_ok()
-    }
-
-    #[inline(always)]
-    fn read_held<R>(&self, key: &Fragment, read: impl FnOnce(&Held) -> R) -> Option<R> {
-        // SAFETY: as for `copy`; the reader compares the key in the element with its own.
-        unsafe { HELD_FRAGMENTS.get(key) }.map(read)
-    }
-
-    #[expect(
-        clippy::needless_borrows_for_generic_args,
-        reason = "without the borrow, a packet would be copied to the stack"
-    )]
-    #[inline(always)]
-    fn put_held(&self, key: &Fragment, fill: impl FnOnce(&mut Held) -> Option<()>) -> bool {
-        let Some(held) = HELD_SCRATCH.get_ptr_mut(0) else {
-            return false;
-        };
-        // SAFETY: the element is this CPU's own, and the one program that runs on it now takes it only once.
-        let held = unsafe { &mut *held };
-        held.fragment = *key;
-        fill(held).is_some() && HELD_FRAGMENTS.insert(key, &*held, 0).is_ok()
-    }
-
-    #[inline(always)]
-    fn remove_held(&self, key: &Fragment) {
-        let _gone: Result<(), i32> = HELD_FRAGMENTS.remove(key);
     }
 }
 
