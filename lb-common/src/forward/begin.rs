@@ -95,7 +95,7 @@ fn write_forward(
     flow.begun = Flow::moment(begin.now);
     flow.shown = begin.shown;
     flow.expected = begin.expected;
-    flow.frontends_epoch = settings.services.frontends_epoch;
+    flow.frontends_epoch = choice.frontends_epoch;
     flow.client_device = 0;
     let sticky = if choice.service.affinity != 0 { Flow::STICKY } else { 0 };
     let of_pod = if begin.is_of_pod { Flow::OF_POD } else { 0 };

@@ -44,6 +44,8 @@ pub struct Choice {
     pub backend_id: BackendId,
     /// The set that the backend was chosen from: 0 Cluster, 1 Local.
     pub scope: u32,
+    /// [`crate::config::ServiceRanges::frontends_epoch`] as of before the lookup of the service.
+    pub frontends_epoch: u32,
 }
 
 /// Nanoseconds in a second.
@@ -61,6 +63,9 @@ pub(super) fn locate<T: Clock + Node + Services>(
     is_in_ranges: bool,
 ) -> Result<(), Refusal> {
     let ip = choice.frontend.ip;
+    // The agent may remove the frontend right behind its lookup, and counts that afterwards: with the later count the
+    // new flow would never look its frontend up again.
+    choice.frontends_epoch = settings.services.frontends_epoch;
     // The unspecified address is the key of `NodePorts`, and no host has it.
     if ip.is_unspecified() {
         return Err(Refusal::Pass(PassReason::NotOurs));
@@ -135,6 +140,7 @@ pub(super) fn locate_loopback<T: Clock + Node + Services>(
     choice: &mut Choice,
 ) -> Result<(), Refusal> {
     choice.frontend.ip = choice.frontend.ip.any_of_family();
+    choice.frontends_epoch = settings.services.frontends_epoch;
     let is_served = settings.has(Settings::LOOPBACK_NODE_PORTS)
         && tables.service(&choice.frontend, &mut choice.service)
         && !choice.service.flags.has(Flags::DRAINING);

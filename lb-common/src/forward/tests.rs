@@ -22,6 +22,7 @@ mod exits;
 mod lives;
 mod origins;
 mod records;
+mod removal;
 mod two_layouts;
 
 #[test]

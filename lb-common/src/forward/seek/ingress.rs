@@ -193,6 +193,8 @@ fn to_no_frontend<S: Shape, P: Packet, T: Tables>(
         direct::record_outside(tables, headers, found);
         return NOT_OURS;
     }
+    // A flow to a backend that the packet names itself has no frontend that could be removed.
+    choice.frontends_epoch = settings.services.frontends_epoch;
     let next = direct::find(packet, tables, headers, found, choice, begin)?;
     // No other role comes here: at `lo` every packet passes before (`classify::ingress`).
     begin.is_of_pod = first::may_be_pod(settings, &tuple.source);

@@ -72,6 +72,7 @@ fn used_memory() -> Choice {
         backend: Backend { ip: other.ip, port: other.port, epoch: 99, ..Backend::default() },
         backend_id: 99,
         scope: 1,
+        frontends_epoch: 0,
     }
 }
 
