@@ -24,6 +24,7 @@ mod origins;
 mod records;
 mod removal;
 mod two_layouts;
+mod vips;
 
 #[test]
 fn every_fixture_ends_as_expected() {

@@ -122,6 +122,15 @@ fn without_entry<S: Shape, P: Packet, T: Tables>(
     let is_answer = class == Class::Answer;
     let class = if is_answer { classify::frontend(settings, ip, port, view.v4) } else { class };
     let located = match class {
+        // A VIP may be an address of the nodes, and then most packets to it are for no Service: they end here. Packets
+        // of pods, NodePorts and service ranges need the whole search in any case.
+        Class::Frontend { is_in_ranges: false }
+            if S::PLAIN
+                && shape.role(*role) == Role::External
+                && !tables.knows(&Frontend::new(*ip, port, view.protocol)) =>
+        {
+            NONE
+        }
         Class::Frontend { .. } if S::PLAIN => return GIVE_UP,
         Class::Frontend { is_in_ranges } => {
             choice.frontend = Frontend::new(*ip, port, view.protocol);
