@@ -113,7 +113,7 @@ names! {
         PortsScarce = "ports_scarce", "a free source port was found only after more than 8 tries: ports towards this backend run out";
         AffinityFull = "affinity_full", "no room to remember a client's backend";
         FlowRenewed = "flow_renewed", "a flow whose backend was removed chose a new one";
-        FlowUnprotected = "flow_unprotected", "an answered flow found no room in the table of protected flows: it continues, but new flows may displace it";
+        FlowUnprotected = "flow_unprotected", "an answered flow found no room in the table of protected flows, or lost an entry before it was protected: it continues, but new flows may displace it";
         FlowReused = "flow_reused", "a SYN reused the tuple of an older connection";
         AffinityHit = "affinity_hit", "a new flow followed its client's affinity";
         SocketTranslated = "socket_translated", "a socket was connected to a backend";

@@ -59,7 +59,8 @@ pub trait Hooked {
     ) -> RouteResult;
 
     /// Looks up the route by which a packet of this tuple, created by this host, would leave. The next hop's link-layer
-    /// address is not looked up.
+    /// address is not returned; without one the result is [`RouteResult::NoNeighbour`]. `length`: of the packet, in
+    /// bytes; with 0 the kernel compares the packet itself with the MTU.
     fn route_of_host(
         &self,
         tuple: &Tuple,

@@ -71,7 +71,7 @@ impl View {
         /// Offset of the payload length in an IPv6 header.
         const LENGTH_V6: usize = 4;
         let at = self.network(packet);
-        // VERIFIER: whole words; of u64s the compiler makes one read through either of two packet pointers.
+        // VERIFIER: whole words; of two u16 the compiler makes one read through either of two packet pointers.
         let (end, length) = if self.v4 {
             let [word] = packet.words(at)?;
             let [_, _, high, low] = u32::to_ne_bytes(word);

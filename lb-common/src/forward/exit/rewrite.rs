@@ -105,7 +105,7 @@ fn looks_partial<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> bool {
 #[inline(always)]
 fn unfinished<P: Packet>(packet: &P, view: &View, tuple: &Tuple) -> Option<bool> {
     let at = view.network(packet);
-    // VERIFIER: reads whole words; of u64 values the compiler makes one read through either of two packet pointers.
+    // VERIFIER: whole words; of two u16 the compiler makes one read through either of two packet pointers.
     let (length, sum) = if view.v4 {
         let [word] = packet.words(at)?;
         let [_, _, high, low] = u32::to_ne_bytes(word);
