@@ -58,7 +58,7 @@ use crate::tables::Tables;
 pub use choose::{Asker, Choice, is_local_only};
 pub use parts::{Part, Parts};
 pub use scratch::begin::{Begin, Pair, PortSearch, Reservation};
-pub use scratch::exit::{Exit, ExitTo};
+pub use scratch::exit::Exit;
 pub use scratch::found::Found;
 pub use scratch::quoted::Quoted;
 pub use scratch::{Next, Scratch};

@@ -89,8 +89,8 @@ fn names_are_found_alone_and_in_braces() {
 
 #[test]
 fn names_that_are_handed_on_belong_to_their_module() {
-    let head = "mod step;\nuse step::ready;\npub use scratch::exit::{Exit, ExitTo};\nuse a::b::C;";
-    let expected = [("C", "a"), ("Exit", "scratch"), ("ExitTo", "scratch"), ("ready", "step")];
+    let head = "mod step;\nuse step::ready;\npub use scratch::begin::{Begin, Pair};\nuse a::b::C;";
+    let expected = [("Begin", "scratch"), ("C", "a"), ("Pair", "scratch"), ("ready", "step")];
     assert_eq!(handed_on(head), BTreeMap::from(expected));
 }
 

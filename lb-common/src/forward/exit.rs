@@ -8,19 +8,21 @@ pub(super) mod rewrite;
 use crate::config::Settings;
 use crate::event::{DropReason, Redirect, Return, Translation, Verdict};
 use crate::flow::{Kind, Side};
-use crate::forward::{Exit, ExitTo, Scratch};
+use crate::forward::{Exit, Scratch};
 use crate::packet::Packet;
 use crate::route::Route;
 use crate::tables::Tables;
 use crate::wire::View;
 
-/// Whether a packet that comes in may have another exit than the stack. The fast path leaves such a packet to the whole
-/// one.
+/// Whether a packet in this direction may have another exit than the stack. The fast path leaves such a packet to the
+/// whole one.
 #[inline(always)]
-pub(super) fn has_choice<P: Packet>(packet: &P, settings: &Settings) -> bool {
+pub(super) fn has_choice<P: Packet>(packet: &P, settings: &Settings, side: Side) -> bool {
     // The point is a constant of the program, so it tests one bit. The two bits are independent settings (ADR 0019,
     // ADR 0021).
-    settings.has(if packet.is_at_xdp() { Settings::REDIRECTS } else { Settings::BYPASSES })
+    let flag = if packet.is_at_xdp() { Settings::REDIRECTS } else { Settings::BYPASSES };
+    // The side is known when this is compiled: packets that go out pay nothing.
+    side == Side::INGRESS && settings.has(flag)
 }
 
 /// Chooses the exit of a packet that [has a choice](has_choice), and its next hop, before anything is written.
@@ -36,7 +38,8 @@ pub(super) fn choose<P: Packet, T: Tables>(
         bypass::prepare(packet, tables, headers, found, exit)
     };
     if bypasses {
-        exit.to = ExitTo::NextHop;
+        let is_answer = found.flow.is_answer();
+        exit.to = Some(if is_answer { Redirect::Reply } else { Redirect::Forward });
     }
 }
 
@@ -72,20 +75,18 @@ pub(super) fn leave<P: Packet>(
     exit: &Exit,
     what: Translation,
 ) -> Verdict {
-    let (done, verdict) = match exit.to {
+    let (done, to) = match exit.to {
         // Both ends are behind this interface, and the packet never enters the stack (ADR 0003).
-        ExitTo::Stack if kind == Kind::HAIRPIN => return return_packet(packet, Return::Hairpin),
-        ExitTo::Stack => return Verdict::Translated(what),
-        ExitTo::Device => (clear_destination(packet), Redirect::FromHost),
-        ExitTo::StackAt => (show(packet, &exit.route), Redirect::ToHost),
-        ExitTo::NextHop => {
-            let is_answer = matches!(kind, Kind::REPLY | Kind::UNMASQUERADE);
-            let verdict = if is_answer { Redirect::Reply } else { Redirect::Forward };
-            (next_hop::write(packet, view, &exit.route), verdict)
+        None if kind == Kind::HAIRPIN => return return_packet(packet, Return::Hairpin),
+        None => return Verdict::Translated(what),
+        Some(to @ (Redirect::Forward | Redirect::Reply)) => {
+            (next_hop::write(packet, view, &exit.route), to)
         }
+        Some(Redirect::FromHost) => (clear_destination(packet), Redirect::FromHost),
+        Some(Redirect::ToHost) => (show(packet, &exit.route), Redirect::ToHost),
     };
     match done {
-        Some(()) => Verdict::Redirected(verdict),
+        Some(()) => Verdict::Redirected(to),
         None => Verdict::Drop(DropReason::RewriteFailed),
     }
 }

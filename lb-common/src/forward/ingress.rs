@@ -1,12 +1,12 @@
 //! Packets that come in: requests of clients to frontends, and replies of backends to an address of this node.
 
-use crate::event::{PassReason, Translation, Verdict};
+use crate::event::{PassReason, Redirect, Translation, Verdict};
 use crate::flow::{Kind, Side};
 use crate::forward::begin::mend;
 use crate::forward::exit;
 use crate::forward::life::flows;
 use crate::forward::parts::{Part, Parts, touch, tries};
-use crate::forward::{ExitTo, Next, Scratch, Stage, Step};
+use crate::forward::{Next, Scratch, Stage, Step};
 use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire::Piece;
@@ -104,7 +104,7 @@ pub(super) fn begin<P: Parts<T>, T: Tables>(
         return Ok(Stage::Follow);
     }
     // The first packet of a flow takes the stack, also where later ones bypass it (ADR 0019, ADR 0021).
-    scratch.exit.to = ExitTo::Stack;
+    scratch.exit.to = None;
     packet.part(tables, scratch, Part::Rewrite)?;
     Err(verdict(packet, scratch, Translation::NewFlow))
 }
@@ -130,7 +130,8 @@ fn leave<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scrat
         packet.part(tables, scratch, Part::Exit)?;
     }
     packet.part(tables, scratch, Part::Rewrite)?;
-    if packet.is_at_xdp() && scratch.exit.to == ExitTo::NextHop {
+    let bypasses = matches!(scratch.exit.to, Some(Redirect::Forward | Redirect::Reply));
+    if packet.is_at_xdp() && bypasses {
         // A redirected frame skips egress, which would have marked this entry: the flow would expire under traffic.
         touch(packet, tables, scratch)?;
     }

@@ -13,7 +13,7 @@ use crate::forward::life::follow;
 use crate::forward::rare::host;
 use crate::forward::rare::quoted::{self, CHECKSUM};
 use crate::forward::rare::reject::HOPS;
-use crate::forward::{ExitTo, Found, Quoted, Refusal, Role, Scratch, Step, choose, ready};
+use crate::forward::{Found, Quoted, Refusal, Role, Scratch, Step, choose, ready};
 use crate::packet::{Covered, Packet};
 use crate::service::Frontend;
 use crate::tables::Tables;
@@ -69,7 +69,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         Message::Error => error(packet, tables, scratch),
         Message::Redirect if goes_out => redirect(packet, tables, headers, quoted, found),
         Message::EchoRequest | Message::Piece if is_asked => {
-            *refusal = echo(packet, tables, headers, &mut exit.icmp)?;
+            *refusal = echo(packet, tables, headers, &mut exit.outer)?;
             Ok(())
         }
         Message::EchoRequest | Message::Piece | Message::Redirect | Message::Other => NOT_OURS,
@@ -101,7 +101,7 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     let shows_frontend =
         headers.key.tuple.source == quoted.key.tuple.source || flow.to.destination.is_loopback();
     // The stack expects the frontend where the request left, and a router where its packet came in (`rp_filter`).
-    exit.to = ExitTo::Stack;
+    exit.to = None;
     if is_to_host && shows_frontend {
         host::find_delivery(packet, tables, flow, *role, exit)?;
     }
@@ -120,7 +120,7 @@ fn error<P: Packet, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scratch
     }
     let replaces = leaves && matches!(flow.kind, Kind::REPLY | Kind::MASQUERADE);
     let shows_frontend = shows_frontend || replaces;
-    outside(packet, headers, flow, shows_frontend, quoted, &mut exit.icmp)
+    outside(packet, headers, flow, shows_frontend, quoted, &mut exit.outer)
         .and_then(|()| quoted::write(packet, headers, flow, quoted))
         .ok_or(Verdict::Drop(DropReason::RewriteFailed))?;
     Err(exit::leave(packet, &headers.view, flow.kind, exit, Translation::IcmpError))

@@ -4,8 +4,9 @@ use super::shape::Shape;
 use super::{GIVE_UP, NOT_OURS, NOT_READY};
 use crate::config::Settings;
 use crate::event::{PassReason, Verdict};
-use crate::flow::{Flow, Kind};
+use crate::flow::{Flow, Kind, Side};
 use crate::forward::classify::{self, Class};
+use crate::forward::exit;
 use crate::forward::life::{self, close, flows, follow};
 use crate::forward::rare::host;
 use crate::forward::{Found, Next, Role, Scratch, Step, own};
@@ -24,6 +25,9 @@ pub(in crate::forward) fn egress<S: Shape, P: Packet, T: Tables>(
     let Some(settings) = tables.settings() else {
         return if S::PLAIN { GIVE_UP } else { NOT_READY };
     };
+    if S::PLAIN && exit::has_choice(packet, settings, Side::EGRESS) {
+        return GIVE_UP;
+    }
     let Scratch { headers, found, role, .. } = scratch;
     let (tuple, view) = (&headers.key.tuple, shape.view(headers));
     let class = classify::egress(packet, tables, settings, tuple, view.v4, shape.role(*role));

@@ -4,14 +4,14 @@ use super::shape::Shape;
 use super::{GIVE_UP, NOT_OURS, NOT_READY, accelerated};
 use crate::addr::Protocol;
 use crate::config::Settings;
-use crate::event::{PassReason, Verdict};
+use crate::event::{PassReason, Redirect, Verdict};
 use crate::flow::{Entry, Flow, Kind, Side};
 use crate::forward::begin::first;
 use crate::forward::classify::{self, Class};
 use crate::forward::exit::{self, bypass, redirect};
 use crate::forward::life::{self, close, flows, follow};
 use crate::forward::rare::direct;
-use crate::forward::{ExitTo, Found, Next, Refusal, Role, Scratch, Step, choose, inherited, own};
+use crate::forward::{Found, Next, Refusal, Role, Scratch, Step, choose, inherited, own};
 use crate::packet::Packet;
 use crate::service::{Flags, Frontend};
 use crate::tables::{Clock, Tables};
@@ -41,7 +41,7 @@ pub(in crate::forward) fn ingress<S: Shape, P: Packet, T: Tables>(
     // VERIFIER: a pattern: with `!=` this function has 32 bytes of stack more.
     let is_asked = !matches!(class, Class::Backend);
     let at_xdp = packet.is_at_xdp();
-    let has_choice = exit::has_choice(packet, settings);
+    let has_choice = exit::has_choice(packet, settings, Side::INGRESS);
     if S::PLAIN {
         // Both need the whole path: the question for a route, and the delivery to a process of this host.
         let needs_route = has_choice && (is_answer || !at_xdp);
@@ -51,10 +51,10 @@ pub(in crate::forward) fn ingress<S: Shape, P: Packet, T: Tables>(
         }
     } else {
         // The working memory still holds the exit of an earlier packet.
-        (exit.has_choice, exit.to) = (has_choice, ExitTo::Stack);
+        (exit.has_choice, exit.to) = (has_choice, None);
         // A reply that bypasses the stack is translated here, where it comes in, and not at egress (ADR 0021).
         if !is_answer && bypass::is_answer(packet, tables, settings, headers, found, exit) {
-            (exit.has_choice, exit.to) = (false, ExitTo::NextHop);
+            (exit.has_choice, exit.to) = (false, Some(Redirect::Reply));
             return Ok(Next::Follow);
         }
     }

@@ -1,9 +1,9 @@
 //! Replies to this host: the interface at which the stack receives them.
 
 use crate::config::Device;
-use crate::event::{PassReason, Verdict};
+use crate::event::{PassReason, Redirect, Verdict};
 use crate::flow::Flow;
-use crate::forward::{Exit, ExitTo, Found, Role, Scratch, Step};
+use crate::forward::{Exit, Found, Role, Scratch, Step};
 use crate::packet::Packet;
 use crate::route::RouteResult;
 use crate::tables::{Flows, Tables};
@@ -31,7 +31,7 @@ pub(in crate::forward) fn delivery<P: Packet, T: Tables>(
 ) -> Step<()> {
     let flow = &found.flow;
     find_delivery(packet, tables, flow, *role, exit)?;
-    let is_there = exit.to != ExitTo::Stack || flow.client_device == packet.device();
+    let is_there = exit.to.is_some() || flow.client_device == packet.device();
     if is_there || *role == Role::Host || packet.is_at_xdp() {
         return Ok(());
     }
@@ -59,11 +59,11 @@ const fn deliver_at(index: u32, device: &Device, exit: &mut Exit) {
     let [a, b, c, d, e, f] = device.hardware;
     exit.route.device = index;
     exit.route.hardware = [u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0]), 0];
-    exit.to = ExitTo::StackAt;
+    exit.to = Some(Redirect::ToHost);
 }
 
 /// Finds the interface at which the stack receives a reply of `flow` to this host, into [`Exit::route`], with its
-/// link-layer address.
+/// link-layer address. No exit is chosen before.
 ///
 /// The packet simply continues where it comes in by that interface anyway, or where the interface is gone or down: then
 /// the stack judges the packet as it is. The frame of a VLAN is left to the programs at the interface of that VLAN, if
@@ -78,7 +78,6 @@ pub(in crate::forward) fn find_delivery<P: Packet, T: Tables>(
     exit: &mut Exit,
 ) -> Step<()> {
     let index = flow.client_device;
-    exit.to = ExitTo::Stack;
     if role == Role::Host {
         return Ok(());
     }

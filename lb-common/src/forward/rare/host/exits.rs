@@ -3,10 +3,10 @@
 use super::delivery::renew_delivery;
 use crate::addr::Ip;
 use crate::config::{Device, address};
-use crate::event::{DropReason, Event, Return, Verdict};
+use crate::event::{DropReason, Event, Redirect, Return, Verdict};
 use crate::flow::Tuple;
 use crate::forward::exit::next_hop;
-use crate::forward::{Exit, ExitTo, Next, Refusal, Role, Scratch, Step};
+use crate::forward::{Exit, Next, Refusal, Role, Scratch, Step};
 use crate::packet::Packet;
 use crate::route::RouteResult;
 use crate::service::Backend;
@@ -42,7 +42,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
     }
     let to = &*to;
     if tables.address(&to.destination) & address::NODE == 0 {
-        exit.to = ExitTo::Device;
+        exit.to = Some(Redirect::FromHost);
         // The gateway of an earlier packet may be left there, and a lookup that finds no neighbour writes none.
         exit.route.gateway = Ip::UNSPECIFIED;
         let length = next_hop::length_of_any(packet, &headers.view);
@@ -69,7 +69,7 @@ pub(in crate::forward) fn exit<P: Packet, T: Tables>(
         }
     } else if *role == Role::Host {
         // A packet that goes to this host by `lo` has its route already.
-        exit.to = ExitTo::Stack;
+        exit.to = None;
     } else {
         // A backend at an address of this node is reached by the stack.
         exit.by_loopback();
@@ -94,7 +94,7 @@ fn choose_source<P: Packet, T: Tables>(
     exit: &Exit,
     source: &mut Ip,
 ) {
-    if exit.to != ExitTo::Device {
+    if exit.to != Some(Redirect::FromHost) {
         // A datagram socket that is bound to no address replies to an address of this host from that address, or from
         // the primary one if it is a secondary IPv4 address (`ip_route_output_key_hash_rcu` in `net/ipv4/route.c`). So
         // it must be the address of the backend.
