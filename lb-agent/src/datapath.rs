@@ -49,7 +49,7 @@ pub use cleanup::{Removed, cleanup};
 pub use elsewhere::{other_data_path, refuse as refuse_others};
 pub use error::Error;
 use lock::Lock;
-pub use lock::{ensure_no_agent, runs};
+pub use lock::{ensure_no_agent, runs, without_agent};
 pub use look::Fault;
 pub use names::{CLASSIFIERS, LAYOUT, PATHS, SOCKET_HOOKS, XDP_PATHS};
 pub use newcomer::Newcomer;

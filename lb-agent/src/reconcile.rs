@@ -113,6 +113,14 @@ impl Reconciler {
         ops
     }
 
+    /// Counts a frontend that changed its Service later than planned, because the map had refused the change.
+    pub fn count_removal(&mut self) -> Vec<Op> {
+        let mut ops = Vec::new();
+        self.frontends.ranges.count_removal();
+        self.frontends.update(&mut self.settings, &mut ops);
+        ops
+    }
+
     /// Takes over the prefixes of all `ServiceCIDR`s; empty if they are not known.
     pub fn set_service_cidrs(&mut self, cidrs: &[IpNet]) -> Vec<Op> {
         let mut ops = Vec::new();
@@ -237,8 +245,9 @@ impl Reconciler {
             let claimants =
                 frontends.claimants(frontend).filter_map(|id| Some((id, ports.get(id)?)));
             // A single claimant needs no rank.
-            let winner = claimants
-                .min_by(|(_, left), (_, right)| left.claim(frontend).cmp(&right.claim(frontend)));
+            let winner = claimants.min_by(|(_, left), (_, right)| {
+                left.claim_rank(frontend).cmp(&right.claim_rank(frontend))
+            });
             let service = winner.and_then(|(id, port)| port.service(id, frontend));
             let service = service.or_else(|| frontends.unclaimed(&frontend))?;
             Some(kept::marked(kept, frontend, service))

@@ -99,12 +99,23 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
         }
         see(context, key, flow, &mut lost, &mut report.live);
     })?;
+    let mut doubtful = Vec::new();
     flows.walk(Table::Transient, |key, flow| {
-        // Expired transient entries stay in the table until they are displaced, so they must not count as live.
         if !is_suspect(&context.lifetimes, key, flow, now) {
             see(context, key, flow, &mut lost, &mut report.live);
+        } else if flow.is_forward() && draining_of(&context.draining, frontend(key)).count() > 0 {
+            doubtful.push((*key, *flow));
         }
     })?;
+    // Expired transient entries stay in the table until they are displaced, so they must not count as live. But an open
+    // connection may be transient, too, where the table of protected flows is full.
+    for (key, flow) in &doubtful {
+        let mut missing = draining_of(&context.draining, frontend(key));
+        let is_missing = missing.any(|frontend| !report.live.contains(&frontend));
+        if is_missing && !end::is_over(&flows, key, flow, &context.lifetimes, now)? {
+            report.live.extend(draining_of(&context.draining, frontend(key)));
+        }
+    }
     let [room4, room6] = flows.capacities()?;
     report.fullest = fuller((v4, room4), (v6, room6));
     // Entries are removed after the walk, which reads the table in batches. Each entry is judged again before it is

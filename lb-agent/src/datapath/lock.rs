@@ -77,6 +77,14 @@ pub fn ensure_no_agent(dir: &Path) -> Result<(), Error> {
     Lock::take(dir).map(drop)
 }
 
+/// Runs `work` while no agent serves a directory, and none can start there; the error names the agent's process.
+pub fn without_agent<T>(dir: &Path, work: impl FnOnce() -> T) -> Result<T, Error> {
+    let lock = Lock::take(dir)?;
+    let done = work();
+    drop(lock);
+    Ok(done)
+}
+
 /// Returns the process that holds a lock on a file, from `/proc/locks`.
 ///
 /// The device there is that of the superblock, which can differ from the one in stat(2). If none matches, the inode
@@ -119,6 +127,8 @@ mod tests {
         assert!(matches!(Lock::take(directory.path()), Err(Error::InUse { .. })));
         drop(lock);
         assert_eq!(runs(directory.path()), None);
+        let held = without_agent(directory.path(), || runs(directory.path()).is_some());
+        assert!(held.unwrap(), "no agent starts meanwhile");
         assert!(Lock::take(directory.path()).is_ok());
         assert_eq!(runs(&directory.path().join("nowhere")), None);
     }

@@ -7,8 +7,9 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
+use super::detach::detach_and_unpin;
 use super::error::Error;
-use super::pins::{of_xdp, remove_pin};
+use super::pins::of_xdp;
 use crate::syscall;
 
 /// The reason for operators if another XDP program is attached; the agent tries again later.
@@ -33,9 +34,10 @@ pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Resul
     Ok(link)
 }
 
-/// Detaches the program from an interface, if it is there.
+/// Detaches the program from an interface, if it is there. No packet meets it when this returns: tc programs may take
+/// packets for untranslated ones from now on (ADR 0012).
 pub(super) fn detach(links: &Path, index: u32) -> Result<(), Error> {
-    remove_pin(&of_xdp(links, index))
+    detach_and_unpin(&of_xdp(links, index))
 }
 
 /// Explains the kernel's refusal to operators.

@@ -136,6 +136,11 @@ impl ServiceMaps {
     /// Retries what the maps refused. Returns whether the set of refused entries changed.
     pub(super) fn retry(&mut self) -> bool {
         let has_changed = self.writer.retry(&self.numbers);
+        if self.writer.take_replaced() {
+            // Packets may have confirmed the old entry since its change was counted.
+            let ops = self.reconciler.count_removal();
+            self.writer.write(ops, &self.numbers);
+        }
         self.pass_time();
         has_changed
     }

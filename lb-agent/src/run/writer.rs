@@ -125,11 +125,20 @@ pub(super) struct Writer<T> {
     aside: BTreeMap<MapEntry, RefusedEntry>,
     /// The refused entry that was retried last.
     tried: Option<MapEntry>,
+    /// A retry has replaced an entry that packets used.
+    has_replaced: bool,
 }
 
 impl<T: WriteTarget> Writer<T> {
     pub(super) const fn new(maps: T) -> Self {
-        Self { maps, queue: VecDeque::new(), failing: None, aside: BTreeMap::new(), tried: None }
+        Self {
+            maps,
+            queue: VecDeque::new(),
+            failing: None,
+            aside: BTreeMap::new(),
+            tried: None,
+            has_replaced: false,
+        }
     }
 
     /// Applies operations, after those that wait.
@@ -161,6 +170,7 @@ impl<T: WriteTarget> Writer<T> {
                     } else {
                         info!(%entry, "postponed removal of map entry done");
                     }
+                    self.has_replaced |= refused.is_served;
                     drop(self.aside.remove(&entry));
                     Numbers::add(&numbers.operations, 1);
                 }
@@ -169,6 +179,11 @@ impl<T: WriteTarget> Writer<T> {
         }
         Numbers::set(&numbers.unwritten, self.aside.len());
         before != self.aside.len()
+    }
+
+    /// Returns whether a retry has replaced an entry that packets used, since this was called last.
+    pub(super) const fn take_replaced(&mut self) -> bool {
+        std::mem::replace(&mut self.has_replaced, false)
     }
 
     /// Returns the entries to retry now: those after the last one that was tried, then from the first.

@@ -59,8 +59,7 @@ pub(super) fn end<E: Entries>(
         return end_masquerade(entries, key, &flow);
     }
     let opposite_key = key.opposite(&flow);
-    let opposite =
-        entries.entry(&opposite_key)?.filter(|flow| key.has_opposite(&opposite_key, flow));
+    let opposite = opposite(entries, key, &opposite_key)?;
     if !lifetimes.is_over(key, &flow, opposite.as_ref(), now.as_nanos() as u64) {
         return Ok(0);
     }
@@ -104,6 +103,27 @@ pub(super) fn end<E: Entries>(
         removed += take_masquerade(entries, key, judged)?;
     }
     Ok(removed)
+}
+
+/// Returns the entry of the other direction.
+fn opposite<E: Entries>(
+    entries: &E,
+    key: &FlowKey,
+    opposite: &FlowKey,
+) -> Result<Option<Flow>, Error> {
+    Ok(entries.entry(opposite)?.filter(|flow| key.has_opposite(opposite, flow)))
+}
+
+/// Reports whether the flow of an entry has expired, by the entries of both directions.
+pub(super) fn is_over<E: Entries>(
+    entries: &E,
+    key: &FlowKey,
+    flow: &Flow,
+    lifetimes: &Lifetimes,
+    now: Duration,
+) -> Result<bool, Error> {
+    let opposite = opposite(entries, key, &key.opposite(flow))?;
+    Ok(lifetimes.is_over(key, flow, opposite.as_ref(), now.as_nanos() as u64))
 }
 
 /// Ends a masquerade entry: it lives as long as the flow that it belongs to.

@@ -39,10 +39,6 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     // Without a data path there is no lock to look at either.
     let mut maps = open_here(dir)?;
     datapath::ensure_no_agent(dir)?;
-    let settings = maps.settings().map_err(super::Error::Maps)?;
-    let flags = settings.node.flags & !Settings::TAKE_OVER | Settings::DRAIN;
-    let node = NodeSettings { flags, ..settings.node };
-    let drained = Settings { node, ..settings };
     let mut reserved = Reserved::default();
     if options.after_rules {
         await_rules(dir, options.within, &maps, &mut reserved, out)?;
@@ -50,7 +46,8 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
     // Connections are reserved before the switch, because netfilter serves new connections at once, and again below,
     // for flows that began in between.
     let _flows: Flows = hold(&mut reserved, &maps)?;
-    maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)?;
+    // The reservations may have taken seconds. An agent that starts now finds these settings, and replaces them.
+    datapath::without_agent(dir, || switch(&mut maps))??;
     super::forget_ended(&maps)?;
     // Without an agent, no Service changes.
     let frontends = super::MapFrontends::of(&maps)?;
@@ -71,6 +68,15 @@ pub fn drain(dir: &Path, options: Drain, out: &mut impl Write) -> Result<(), Err
         thread::park_timeout(AGAIN);
         datapath::ensure_no_agent(dir)?;
     }
+}
+
+/// Lets packets without a flow pass from now on.
+fn switch(maps: &mut Maps) -> Result<(), super::Error> {
+    let settings = maps.settings().map_err(super::Error::Maps)?;
+    let flags = settings.node.flags & !Settings::TAKE_OVER | Settings::DRAIN;
+    let node = NodeSettings { flags, ..settings.node };
+    let drained = Settings { node, ..settings };
+    maps.apply(&Op::PutSettings(Box::new(drained))).map_err(super::Error::Maps)
 }
 
 /// Returns when kube-proxy's rules serve each family that we serve.

@@ -71,6 +71,7 @@ fn an_entry_that_is_refused_costs_only_its_own_service() {
     assert!(!writer.retry(&numbers), "still no room");
     writer.write(vec![Op::RemoveService { frontend: frontend(1) }], &numbers);
     assert!(writer.retry(&numbers));
+    assert!(!writer.take_replaced(), "packets had no entry before");
     assert_eq!(writer.maps.services.values().copied().collect::<Vec<_>>(), [2, 3]);
     assert_eq!(writer.unwritten().len(), 0);
 }
@@ -111,6 +112,7 @@ fn served_entry_stays_until_its_replacement_is_written() {
     writer.maps.is_short = false;
     assert!(writer.retry(&numbers));
     assert_eq!(writer.maps.services.values().copied().collect::<Vec<_>>(), [7, 2]);
+    assert_eq!([writer.take_replaced(), writer.take_replaced()], [true, false]);
     assert!(writer.is_up_to_date() && writer.maps.sources == 0 && writer.unwritten().is_empty());
 }
 

@@ -242,3 +242,20 @@ fn flow_that_began_again_stays() {
         assert_eq!(table.copies.into_inner(), again, "{flow:?}");
     }
 }
+
+/// Such a connection is transient where the table of protected flows is full, and keeps its draining frontend.
+#[test]
+fn idle_connection_is_judged_by_both_of_its_entries() {
+    let lifetimes = Lifetimes::default();
+    let is_over = |shown: [Shown; 2]| {
+        let mut flow = pair(Protocol::TCP, 60, shown);
+        for (_, entry) in &mut flow {
+            entry.flags &= !Flow::PROTECTED;
+        }
+        let (key, forward) = flow[0];
+        is_over(&Table::new(&flow, u32::MAX), &key, &forward, &lifetimes, NOW).unwrap()
+    };
+    assert!(!is_over([Shown::ESTABLISHED; 2]));
+    assert!(is_over([Shown::NOTHING, Shown::NOTHING]), "never answered");
+    assert!(is_over([Shown::FIN; 2]));
+}
