@@ -68,7 +68,7 @@ pub struct Flow {
     /// [`Flow::MASQUERADED`] and the other bits.
     pub flags: u8,
     /// Forward entries of TCP: [`Flow::note`] of a SYN to an idle connection whose backend was removed. It counts for two
-    /// minutes, and until the backend answers. 0: none.
+    /// minutes, again whenever [`Flow::note`] has wrapped, and until the backend answers. 0: none.
     pub noted: u16,
     /// Flags that packets of this direction have shown.
     pub shown: Shown,
@@ -114,11 +114,17 @@ impl Flow {
     /// Number of low bits of a time that [`Flow::note`] leaves out.
     pub const NOTE_BITS: u32 = 30;
 
-    /// A time in steps of 2^30 ns (1.07 s), as [`Flow::noted`] holds it; never 0. The value wraps after 19 hours.
+    /// A time in steps of 2^30 ns (1.07 s), as [`Flow::noted`] holds it, with the highest bit set: never 0. The value
+    /// wraps after 9.8 hours.
     #[inline(always)]
     pub const fn note(now: u64) -> u16 {
-        let steps = (now >> Self::NOTE_BITS) as u16;
-        if steps == 0 { 1 } else { steps }
+        (now >> Self::NOTE_BITS) as u16 | 1 << 15
+    }
+
+    /// The number of steps from one such time to another.
+    #[inline(always)]
+    pub const fn steps(from: u16, to: u16) -> u16 {
+        to.wrapping_sub(from) & (u16::MAX >> 1)
     }
 
     /// A masquerade pair belongs to this flow.

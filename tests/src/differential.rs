@@ -203,7 +203,7 @@ fn timeless(flows: &BTreeMap<FlowKey, Flow>) -> Vec<(FlowKey, Flow)> {
     let still = |mut flow: Flow| {
         flow.seen = 0;
         flow.begun = 0;
-        if now.wrapping_sub(flow.noted) < RECENT {
+        if flow.noted != 0 && Flow::steps(flow.noted, now) < RECENT {
             flow.noted = u16::MAX;
         }
         flow

@@ -35,7 +35,7 @@ impl Begin {
             masquerade: false,
             is_of_pod: false,
             port_stays: rewrite::port_stays(packet, view),
-            may_turn: false,
+            may_hairpin: false,
             source: Ip::UNSPECIFIED,
         }
     }
@@ -70,7 +70,7 @@ pub(super) fn prepare<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> 
         return Err(Verdict::Drop(DropReason::SctpChecksum));
     }
     write_reply(&headers.key, &pair.forward, begin.device, &mut pair.reply);
-    // Egress looks up only packets of backends in this filter, so the bit must be set before the first reply can
+    // Egress looks up only packets of backends in this filter, so its byte must be set before the first reply can
     // arrive.
     tables.put_in_use(&choice.backend.ip, choice.backend.port);
     Ok(())
@@ -85,7 +85,7 @@ fn write_forward(
     flow: &mut Flow,
 ) {
     let backend = &choice.backend;
-    let is_hairpin = begin.may_turn && backend.ip == key.tuple.source;
+    let is_hairpin = begin.may_hairpin && backend.ip == key.tuple.source;
     flow.to = key.tuple;
     flow.kind = if is_hairpin { Kind::HAIRPIN } else { Kind::FORWARD };
     flow.service = choice.service.id;
@@ -96,6 +96,7 @@ fn write_forward(
     flow.shown = begin.shown;
     flow.expected = begin.expected;
     flow.frontends_epoch = choice.frontends_epoch;
+    flow.noted = 0;
     flow.client_device = 0;
     let sticky = if choice.service.affinity != 0 { Flow::STICKY } else { 0 };
     let of_pod = if begin.is_of_pod { Flow::OF_POD } else { 0 };
@@ -149,7 +150,7 @@ pub(super) fn commit<T: Tables>(tables: &T, scratch: &mut Scratch) -> Step<()> {
         tables.remove_protected(&found.key);
     }
     if stands {
-        // Affinity and ports are stored only for a flow that stands, so that a dropped packet leaves nothing behind.
+        // Affinity and ports are stored only for a flow that stands, so that a dropped packet leaves neither.
         choose::remember(tables, choice, begin.now);
         fragments::remember(tables, headers, fragment);
         return Ok(());

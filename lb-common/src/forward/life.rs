@@ -39,19 +39,22 @@ fn is_idle<T: Clock + Flows>(tables: &T, settings: &Settings, found: &mut Found)
         return false;
     }
     let Found { key, flow, opposite, visited, .. } = found;
-    let (key, flow) = match flow.kind {
-        // A masquerade lives as long as its flow. The client's packet has just met the forward entry.
-        Kind::MASQUERADE => return false,
-        // The reply has not met the reply entry yet. Without this test it would get its client's address here, and no
-        // translation where it leaves. Where the entry was displaced, the client's next packet restores it.
-        Kind::UNMASQUERADE => {
-            key.write_leaving_key(flow, &mut visited.key);
-            if !tables.flow(&visited.key, &mut visited.flow) || visited.flow.kind != Kind::REPLY {
-                return false;
-            }
-            (&visited.key, &visited.flow)
+    // A masquerade lives as long as its flow, which its reply entry shows. The client's packet has just met the forward
+    // entry, or it is a stray one, which must not get the source of a flow that has ended. The reply has not met the
+    // reply entry yet: without this test it would get its client's address here, and no translation where it leaves.
+    let (key, flow) = if flow.is_masquerade() {
+        key.write_leaving_key(flow, &mut visited.key);
+        if !flow.is_answer() {
+            key.tuple.write_reversed(&mut visited.key.tuple);
         }
-        _ => (&*key, &*flow),
+        // Where the entry was displaced, the client's next packet restores it. A masquerade of an own connection has
+        // none.
+        if !tables.flow(&visited.key, &mut visited.flow) || visited.flow.kind != Kind::REPLY {
+            return false;
+        }
+        (&visited.key, &visited.flow)
+    } else {
+        (&*key, &*flow)
     };
     let has_opposite = opposite_of(tables, key, flow, opposite);
     settings.node.lifetimes.is_over(key, flow, has_opposite.then_some(&opposite.flow), now)

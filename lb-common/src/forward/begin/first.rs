@@ -58,7 +58,7 @@ pub(in crate::forward) fn part<P: Packet, T: Tables>(
         masquerade: masquerades(settings, source, choice, role, origin),
         is_of_pod: role == Role::Pod && may_be_pod(settings, source),
         // kube-proxy masquerades a pod that reaches itself (contract 3.2, step 7), so its packet takes the stack then.
-        may_turn: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
+        may_hairpin: role == Role::Pod && !settings.has(Settings::MASQUERADE_KUBE_PROXY),
         ..Begin::of(packet, tables, view, begin.renews)
     };
     Ok(())

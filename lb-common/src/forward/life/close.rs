@@ -1,8 +1,7 @@
 //! The end of a TCP connection, as far as packets claim it.
 //!
-//! FIN, RST and the acknowledgement of a FIN are claims: they may be forged, late or duplicated. They shorten the life
-//! of a flow and make its entries transient, so that nothing has to be removed; packets that still arrive are
-//! translated.
+//! A FIN or RST may be forged, late or duplicated, so it removes nothing. One that is only claimed limits the idle time
+//! of its flow; a proven RST, or FINs of both ends, make its entries transient. Packets that still arrive are translated.
 
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
@@ -13,11 +12,11 @@ use crate::forward::Found;
 use crate::forward::life::shown::acknowledged;
 use crate::forward::life::tiers;
 
-/// TCP flags after which another packet of the connection must follow.
-const NOT_LAST: u8 = tcp::FIN | tcp::SYN | tcp::RST;
+/// TCP flags of packets that begin or end a connection.
+const BEGIN_OR_END: u8 = tcp::FIN | tcp::SYN | tcp::RST;
 /// The largest distance of a proven RST or FIN ahead of the last known acknowledgement of the other end.
 ///
-/// A forger guesses one of 65,536 sequence numbers, for a FIN one of 32,768. Receive windows are larger, so a genuine
+/// A forger needs up to 65,536 guesses of a sequence number, for a FIN 32,768. Receive windows are larger, so a genuine
 /// sender with more data in flight is known by both of its numbers ([`FLIGHT`]).
 const PROVEN: u32 = 1 << 16;
 /// The largest distance of both numbers of a proven RST or FIN from those that are known of the two ends, in either
@@ -36,7 +35,7 @@ const REFUTED: u64 = 1 << 27;
 /// Whether a packet begins or ends a connection, by its TCP flags.
 #[inline(always)]
 pub(in crate::forward) const fn begins_or_ends(view: &View) -> bool {
-    view.tcp_flags & NOT_LAST != 0
+    view.tcp_flags & BEGIN_OR_END != 0
 }
 
 /// Whether a packet acknowledges so much more than its entry has recorded that the number must be recorded.
@@ -84,7 +83,11 @@ pub(in crate::forward) fn is_end<P: Packet, T: Flows>(
 
 /// Makes the flow that was found transient once both ends have sent FIN and this packet follows (RFC 9293 3.6).
 #[inline(always)]
-pub(in crate::forward) fn after<T: Clock + Flows>(tables: &T, view: &View, found: &mut Found) {
+pub(in crate::forward) fn release_if_over<T: Clock + Flows>(
+    tables: &T,
+    view: &View,
+    found: &mut Found,
+) {
     let may_be_last = found.flow.shown.ends() && !begins_or_ends(view);
     // The masquerade entry sees only one direction: the pair of forward and reply decides.
     if may_be_last && found.flow.is_protected() && !found.flow.is_masquerade() {

@@ -47,7 +47,7 @@ pub(in crate::forward) fn touch_part<P: Packet, T: Clock + Flows + Fragments + N
         close::reset(packet, tables, view, found);
     } else {
         record(packet, tables, view, found);
-        close::after(tables, view, found);
+        close::release_if_over(tables, view, found);
     }
 }
 
@@ -83,7 +83,7 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
         touch.seen = found.flow.seen;
     }
     tables.touch_flow(&found.key, &touch);
-    // `tiers::raise` and `close::after` judge by the copy in the working memory, so it follows the entry.
+    // `tiers::raise` and `close::release_if_over` judge by the copy in the working memory, so it follows the entry.
     found.flow.shown.clear_ends(touch.cleared);
     found.flow.shown = found.flow.shown.with(shown);
     found.flow.seen = touch.seen;
@@ -91,7 +91,7 @@ fn record<P: Packet, T: Clock + Flows + Fragments + Node + Services>(
     // an acknowledgement of the SYN-ACK's number (ADR 0025).
     let is_proof =
         if view.protocol == Protocol::TCP { expected != 0 } else { shown.established != 0 };
-    if is_proof && found.flow.is_forward() && !found.flow.is_protected() {
+    if is_proof && !found.flow.is_protected() {
         tiers::raise(tables, found, now);
     }
 }

@@ -15,11 +15,11 @@ use crate::wire::{View, tcp};
 /// backend does not answer.
 const ABANDONED: u64 = 120 * SECOND;
 /// Steps of [`Flow::note`] after which a SYN counts as unanswered, 1.1 to 2.2 s: more than the second after which a client
-/// sends it again, and less than the 3 s after which it sends the third one.
+/// sends it again. The third SYN comes after 2 s (Linux 6.5 and later) or 3 s, and usually counts.
 const PATIENCE: u16 = 2;
 /// Steps of [`Flow::note`] for which a SYN counts as unanswered: less than [`ABANDONED`], so that no packet came after
 /// it, and longer than the longest interval between two SYNs of a client.
-const NOTED: u16 = Flow::note(ABANDONED) - 1;
+const NOTED: u16 = (ABANDONED >> Flow::NOTE_BITS) as u16 - 1;
 
 /// Whether a packet may follow the flow found for it without another lookup of its frontend. `is_answer`: its
 /// destination can only be a translated source.
@@ -154,7 +154,7 @@ fn takes_syn<T: Clock + Flows + Services>(
 /// may be forged.
 #[inline(always)]
 fn is_silent<T: Flows>(tables: &T, found: &Found, now: u16) -> bool {
-    let waited = now.wrapping_sub(found.flow.noted);
+    let waited = Flow::steps(found.flow.noted, now);
     if found.flow.noted == 0 || waited >= NOTED {
         tables.confirm_flow(&found.key, found.flow.frontends_epoch, now);
         return false;

@@ -1,9 +1,10 @@
 //! The two tiers of flows: transient ones, which may be displaced, and protected ones.
 //!
 //! Every flow begins in the tables `TRANSIENT4` and `TRANSIENT6`, where the newest displaces the oldest: all flows that
-//! a flood begins stay there. Once both ends have spoken, all entries of the flow move to `FLOWS4` or `FLOWS6`, where
-//! no other flow takes their place; once it is over they move back (ADR 0025). An entry is copied before it is removed,
-//! and both tables are looked up in this order, so that it is found at every moment.
+//! a flood begins stay there. Once both ends have spoken, all entries of the flow are copied to `FLOWS4` or `FLOWS6`,
+//! where no other flow takes their place; once it is over they move back (ADR 0025). The protected table is looked up
+//! first. An entry is found at every moment: the transient copy of a protected one stays behind, and one that moves back
+//! is written there before it is removed.
 
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
@@ -11,19 +12,23 @@ use crate::flow::{Entry, Flow, FlowKey, Kind, Side, has_lasted};
 use crate::forward::{Found, choose};
 use crate::tables::{Clock, Flows, Services};
 
-/// Protects the flow of the forward entry that was found if both ends have spoken.
+/// Protects the flow of the entry that was found if it is the forward one, and both ends have spoken.
 ///
 /// A datagram flow must also have lasted: a request and a reply do not prove that the client has the address that it
 /// claims.
+///
+/// Where only the backend goes on to send, the other entries keep their places by the lookup that its packets make here:
+/// the kernel displaces first what is not looked up, and the flow would end at the next pause.
 #[inline(never)]
 pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
     tables: &T,
     found: &mut Found,
     now: u64,
 ) {
-    let has_lasted = found.key.protocol == Protocol::TCP || has_lasted(&found.flow, now);
+    let is_forward = found.flow.is_forward();
+    let is_due = is_forward && found.key.protocol == Protocol::TCP || has_lasted(&found.flow, now);
     // The age comes first: it is in the entry at hand, and most datagram flows end here.
-    if !has_lasted || !found.find_opposite(tables) {
+    if !is_due || !found.find_opposite(tables) || !is_forward {
         return;
     }
     let (forward, reply) = (found.flow.shown, found.opposite.flow.shown);

@@ -23,11 +23,11 @@ pub struct Begin {
     pub masquerade: bool,
     /// The client may be a pod of this node ([`Flow::OF_POD`]).
     pub is_of_pod: bool,
-    /// The port of the first packet cannot change (SCTP in fragments): a flow that needs another port is refused.
+    /// The port of the first packet cannot change (SCTP in fragments): the first packet of a flow that needs another port is dropped.
     pub port_stays: bool,
     /// A client that is its own backend gets its packet back on its interface, from an address that stands for the
     /// client (hairpin).
-    pub may_turn: bool,
+    pub may_hairpin: bool,
     /// The address of this node from which a packet of this host continues, with a port of the reserved range;
     /// unspecified for all other packets.
     pub source: Ip,
@@ -87,7 +87,7 @@ pub struct PortSearch {
 impl PortSearch {
     /// The number of ports tried in one round.
     pub(in crate::forward) const ROUND: u32 = 16;
-    /// The number of tries before a flow is refused: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
+    /// The number of tries before the packet is dropped: as many as netfilter begins with (`NF_NAT_MAX_ATTEMPTS`).
     pub(in crate::forward) const MOST: u32 = 8 * Self::ROUND;
     /// The number of calls: the tries, and one more for the client's own port.
     pub(in crate::forward) const CALLS: u32 = Self::MOST + 1;

@@ -2,7 +2,7 @@
 
 use crate::addr::Protocol;
 use crate::config::Settings;
-use crate::flow::{Entry, Flow, FlowKey};
+use crate::flow::{Entry, Flow, FlowKey, has_lasted};
 use crate::forward::choose::SECOND;
 use crate::forward::life::{self, tiers};
 use crate::tables::{Clock, Flows, Node};
@@ -17,6 +17,20 @@ pub(super) fn stale(settings: &Settings, protocol: Protocol) -> u64 {
     let unreplied = settings.node.lifetimes.unreplied;
     let seconds = if protocol == Protocol::TCP { LEAST } else { unreplied.max(LEAST) };
     u64::from(seconds) * SECOND
+}
+
+/// Nanoseconds for which a stream of datagrams keeps its port longer than [`stale`] says, without a packet.
+///
+/// It is transient only where its backend alone goes on to send: `reply` is its entry.
+#[inline(never)]
+pub(super) fn extra(settings: &Settings, protocol: Protocol, reply: &Flow) -> u64 {
+    let is_stream =
+        protocol == Protocol::UDP && reply.shown.established != 0 && has_lasted(reply, reply.seen);
+    if !is_stream {
+        return 0;
+    }
+    let stream = u64::from(settings.node.lifetimes.stream) * SECOND;
+    stream.saturating_sub(stale(settings, protocol))
 }
 
 /// Whether the flow of a reply is over.
@@ -57,14 +71,17 @@ fn has_ended<T: Flows + Node>(
         return false;
     }
     // A client that gets no answers, as one that sends to a collector of logs, is active although its reply entry is
-    // silent. And only this entry shows that the client has reset an open connection.
+    // silent. And only this entry shows that the client has reset an open connection; that of a masquerade shows no RST
+    // (`close::reset`).
     key.write_opposite(reply, &mut forward.key);
     if !tables.flow(&forward.key, &mut forward.flow) {
         // The next packet of the client begins a flow again, with another port if necessary.
         return is_silent || reply.shown.ends();
     }
+    // During the handshake any RST counts as proven (`close`): a forged one must not give the tuple away.
+    let has_opened = reply.shown.ends() || forward.flow.shown.established != 0;
     is_silent && now.saturating_sub(forward.flow.seen) >= stale
-        || reply.shown.is_over(forward.flow.shown)
+        || has_opened && reply.shown.is_over(forward.flow.shown)
 }
 
 /// The time of the last packet of a flow in either direction: an answer's entry alone does not show the packets of an

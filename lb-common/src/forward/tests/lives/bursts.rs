@@ -119,3 +119,19 @@ fn acknowledgement_is_recorded_after_a_step() {
         assert_eq!(expected, 9_u32.wrapping_add_signed(recorded), "{progress}");
     }
 }
+
+/// Where only the backend goes on to send, its packets keep the entry of the client from displacement.
+#[test]
+fn answers_of_a_stream_look_up_the_entry_of_its_client() {
+    let exchange = Exchange::udp();
+    let _new = exchange.asks(0);
+    let look_ups = || {
+        exchange.wait(1);
+        exchange.tables.look_ups.set(0);
+        assert_eq!(exchange.answers(0), REPLY);
+        exchange.tables.look_ups.get()
+    };
+    let first = look_ups();
+    exchange.wait(3);
+    assert_eq!(look_ups(), first + 1);
+}

@@ -285,3 +285,19 @@ fn entry_of_another_kind_ends_no_masquerade() {
     let verdict = run(&step(Hook::ExternalIngress, back), &tables).0;
     assert_eq!(verdict, Verdict::Translated(Translation::Unmasquerade));
 }
+
+/// Its answer would go to the source of the flow, which is over, and reach nobody.
+#[test]
+fn datagram_straight_to_the_backend_gets_no_source_of_a_flow_that_has_ended() {
+    let (tables, send) = masqueraded();
+    let _first = send(&tables);
+    let direct = || {
+        let packet = Datagram::udp(world::CLIENT4, world::REMOTE4).build();
+        run(&step(Hook::ExternalEgress, packet), &tables).0
+    };
+    let wait = |seconds| tables.clock.set(tables.clock.get() + seconds * SECOND);
+    wait(20);
+    assert_eq!(direct(), Verdict::Translated(Translation::Masquerade), "the flow is alive");
+    wait(200);
+    assert_eq!(direct(), Verdict::Pass(PassReason::NotOurs));
+}
