@@ -5,6 +5,7 @@
 //! are such connections, or rules that may begin more.
 
 mod anchor;
+mod destination;
 mod drain;
 mod follow;
 mod iptables;
@@ -15,6 +16,7 @@ mod verb;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
+use std::time::Duration;
 
 use lb_common::addr::{Ip, Port, Protocol};
 use lb_common::config::{ServiceRanges, address};
@@ -28,6 +30,7 @@ pub use follow::{Takeover, begin};
 pub use rules::Rules;
 pub use verb::{Error as VerbError, Options, takeover};
 
+use self::destination::DestinationKind;
 use crate::maps::{self, Maps};
 pub use crate::netfilter::conntrack::Connection;
 use crate::netfilter::conntrack::{self, Which};
@@ -88,10 +91,12 @@ impl KubeProxyRemains {
     /// tuples of answers.
     ///
     /// Without the former a datagram would get another backend; without the latter a flow might get a port that is in
-    /// use.
-    fn hashes(&self) -> Vec<u64> {
+    /// use. `next`: the time until the next check. An entry that expires before it is left out: the first datagram behind
+    /// its end, as of a sender with a period of 30 s, would meet neither rules nor a flow.
+    fn hashes(&self, next: Duration) -> Vec<u64> {
         // A TCP segment itself shows whether it begins a connection.
         let datagrams = self.connections.iter().filter(|it| it.protocol != Protocol::TCP);
+        let datagrams = datagrams.filter(|it| !it.ends_within(next));
         let asked = datagrams.map(|it| hash::whole(&it.original, it.protocol));
         let answers = self.connections.iter().map(|it| hash::whole(&it.reply, it.protocol));
         asked.chain(answers).collect()
@@ -241,90 +246,5 @@ impl<'a> MapFrontends<'a> {
             service.is_some_and(|service| !serving.contains(&(service, source, source_port)))
         };
         Ok(datagrams().filter(is_removed).collect())
-    }
-}
-
-/// The kind of destination of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DestinationKind {
-    /// An address of a service range.
-    ServiceRange,
-    /// An address of this node, and a port between the lowest and the highest `NodePort`.
-    NodePortRange,
-    Elsewhere,
-}
-
-impl DestinationKind {
-    fn of(original: &Tuple, services: &ServiceRanges, own: &BTreeSet<Ip>) -> Self {
-        let (ip, port) = (original.destination, original.destination_port);
-        if services.contain(&ip) {
-            Self::ServiceRange
-        } else if services.may_be_node_port(port) && (own.contains(&ip) || ip.is_loopback()) {
-            Self::NodePortRange
-        } else {
-            Self::Elsewhere
-        }
-    }
-
-    /// Reports whether a connection to a destination of this kind is kube-proxy's.
-    ///
-    /// Other programs use ports of the range too, such as Docker for published ports and CNI plugins for a `hostPort`.
-    /// So without a `NodePort` at that port the connection must be `is_known`: there are rules of kube-proxy that may
-    /// have begun it, or it counted before.
-    fn counts(self, is_served: impl FnOnce() -> bool, is_known: impl FnOnce() -> bool) -> bool {
-        match self {
-            // The ClusterIP may be that of a deleted Service, whose TCP and SCTP connections go on (contract 5).
-            Self::ServiceRange => true,
-            Self::NodePortRange => is_served() || is_known(),
-            Self::Elsewhere => is_served(),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use lb_common::addr::Endpoint;
-    use lb_common::config::Prefix;
-
-    use super::*;
-
-    const OWN: Ip = Ip::v4([192, 168, 1, 5]);
-    const CLUSTER_IP: Ip = Ip::v4([10, 96, 0, 9]);
-
-    fn kind(to: Ip, port: u16) -> DestinationKind {
-        let mut services = ServiceRanges {
-            node_port_low: Port::new(30_000),
-            node_port_high: Port::new(30_900),
-            ..ServiceRanges::default()
-        };
-        services.ranges[0] = Prefix { ip: CLUSTER_IP, mask: Ip::v6([0xff; 16]) };
-        let client = Endpoint::new(Ip::v4([192, 168, 1, 77]), Port::new(40_000));
-        let original = Tuple::new(client, Endpoint::new(to, Port::new(port)));
-        DestinationKind::of(&original, &services, &BTreeSet::from([OWN]))
-    }
-
-    #[test]
-    fn destinations_are_distinguished_by_address_and_port() {
-        assert_eq!(kind(CLUSTER_IP, 30_500), DestinationKind::ServiceRange);
-        for ip in [OWN, Ip::v4([127, 0, 0, 1])] {
-            assert_eq!(kind(ip, 30_500), DestinationKind::NodePortRange);
-            assert_eq!(kind(ip, 8080), DestinationKind::Elsewhere, "outside of the range");
-        }
-        assert_eq!(
-            kind(Ip::v4([192, 168, 1, 6]), 30_500),
-            DestinationKind::Elsewhere,
-            "another host"
-        );
-    }
-
-    /// Docker publishes 30500, and no Service has that `NodePort`.
-    #[test]
-    fn published_port_in_the_range_is_no_connection_of_kube_proxy() {
-        let published = kind(OWN, 30_500);
-        assert!(!published.counts(|| false, || false));
-        assert!(published.counts(|| true, || false), "a NodePort of a Service");
-        assert!(published.counts(|| false, || true), "kube-proxy may have begun it");
-        assert!(DestinationKind::ServiceRange.counts(|| false, || false), "a former ClusterIP");
-        assert!(!DestinationKind::Elsewhere.counts(|| false, || true), "no frontend");
     }
 }

@@ -23,6 +23,8 @@ const JIT: &str = "/proc/sys/net/core/bpf_jit_enable";
 /// A word in uname(2)'s version of a kernel with `CONFIG_PREEMPT_RT` (`init/Makefile`); mainline has the option since
 /// Linux 6.12.
 const REALTIME: &str = "PREEMPT_RT";
+/// The offsets of the time namespace of this process.
+const OFFSETS: &str = "/proc/self/timens_offsets";
 const NET_ADMIN: (u32, &str) = (12, "CAP_NET_ADMIN");
 const SYS_ADMIN: u32 = 21;
 const PERFMON: (u32, &str) = (38, "CAP_PERFMON");
@@ -48,6 +50,7 @@ fn lack(what: impl Into<String>, remedy: impl Into<String>) -> Requirement {
 
 /// The facts about the machine that the checks use. Tests make up their own.
 #[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about one machine")]
 struct MachineFacts {
     /// Release and version of the kernel, as uname(2) returns them.
     release: String,
@@ -59,6 +62,8 @@ struct MachineFacts {
     is_jit_off: bool,
     /// Whether `--cgroup` is on a cgroup v2.
     is_cgroup2: bool,
+    /// Whether `CLOCK_MONOTONIC` is that of the programs.
+    is_of_host_time: bool,
     privileges: Privileges,
 }
 
@@ -106,9 +111,17 @@ impl MachineFacts {
             is_jit_off: fs::read_to_string(JIT).is_ok_and(|text| text.trim() == "0"),
             has_btf: Path::new(VMLINUX).exists(),
             is_cgroup2: is_cgroup2(cgroup),
+            is_of_host_time: !has_offset(&fs::read_to_string(OFFSETS).unwrap_or_default()),
             privileges: Privileges::here(),
         }
     }
+}
+
+/// Reports whether the offsets of a time namespace (`time_namespaces(7)`) move `CLOCK_MONOTONIC`.
+fn has_offset(offsets: &str) -> bool {
+    let mut lines = offsets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // Kernels name the clock or give its number, 1.
+    lines.any(|line| matches!(line[..], ["monotonic" | "1", seconds, rest] if seconds != "0" || rest != "0"))
 }
 
 fn is_cgroup2(path: &Path) -> bool {
@@ -150,6 +163,7 @@ fn lacks(facts: &MachineFacts, cgroup: &Path) -> Vec<Requirement> {
         (!facts.has_btf).then(btf),
         facts.is_jit_off.then(jit),
         (!facts.is_cgroup2).then(|| cgroup2(cgroup)),
+        (!facts.is_of_host_time).then(time_namespace),
         facts.version.contains(REALTIME).then(realtime),
     ];
     checks.into_iter().flatten().collect()
@@ -192,6 +206,13 @@ fn btf() -> Requirement {
 
 /// The programs keep what they know of a packet in per-CPU memory. With `CONFIG_PREEMPT_RT` another packet's program
 /// could run on the same CPU meanwhile and overwrite it.
+fn time_namespace() -> Requirement {
+    lack(
+        "a time namespace moves CLOCK_MONOTONIC, by which the programs measure the age of flows",
+        "run the agent without timeOffsets",
+    )
+}
+
 fn realtime() -> Requirement {
     lack(
         "this is a CONFIG_PREEMPT_RT kernel: programs on one CPU may preempt each other",
@@ -248,114 +269,4 @@ fn served_cgroup2(mounts: &str) -> Option<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ENOUGH: u64 = 1 << BPF.0 | 1 << NET_ADMIN.0 | 1 << PERFMON.0;
-
-    fn machine(change: impl FnOnce(&mut MachineFacts)) -> String {
-        let mut facts = MachineFacts {
-            release: "6.6.0".into(),
-            has_tcx: None,
-            has_btf: true,
-            is_jit_off: false,
-            is_cgroup2: true,
-            version: "#1 SMP PREEMPT_DYNAMIC".into(),
-            privileges: Privileges::Held(ENOUGH),
-        };
-        change(&mut facts);
-        let lacks = lacks(&facts, Path::new("/a/cgroup"));
-        lacks.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-    }
-
-    #[test]
-    fn the_cgroup_of_the_host_is_served_where_a_pod_has_both() {
-        let own = "cgroup2 /sys/fs/cgroup cgroup2 ro 0 0\n";
-        let host = "cgroup2 /host/cgroup/unified cgroup2 rw 0 0\n";
-        let old = "cgroup /sys/fs/cgroup/cpu cgroup rw 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n\
-                   cgroup2 /run/other cgroup2 rw 0 0\n";
-        let found = |mounts: &str| served_cgroup2(mounts).map(|path| path.display().to_string());
-        assert_eq!(found(&[own, host].concat()).as_deref(), Some("/host/cgroup/unified"));
-        assert_eq!(found(own).as_deref(), Some("/sys/fs/cgroup"));
-        assert_eq!(found(old).as_deref(), Some("/sys/fs/cgroup/unified"), "the first of them");
-        assert_eq!(found(""), None);
-    }
-
-    #[test]
-    fn machine_with_all_requirements_lacks_none() {
-        assert_eq!(machine(|_| {}), "");
-        let set =
-            |bits: u64| move |facts: &mut MachineFacts| facts.privileges = Privileges::Held(bits);
-        assert_eq!(machine(set(1 << SYS_ADMIN | 1 << NET_ADMIN.0)), "");
-        assert_eq!(machine(|facts| facts.privileges = Privileges::Unknown), "");
-        for release in ["6.6.0-rc1", "6.12.43+deb13-amd64", "7.0", "lts"] {
-            assert_eq!(machine(|facts| facts.release = release.into()), "", "{release}");
-        }
-    }
-
-    #[test]
-    fn an_old_kernel_is_named_with_the_oldest_that_was_tried() {
-        for release in ["6.5.13-generic", "5.15.0-105", "6.1"] {
-            let said = machine(|facts| facts.release = release.into());
-            let remedy = "use Linux 6.12 or later (6.6 to 6.11 have tcx links, but were not tried)";
-            assert_eq!(said, format!("Linux {release} has no tcx links: {remedy}"));
-        }
-    }
-
-    #[test]
-    fn kernel_that_could_be_asked_for_tcx_links_is_not_judged_by_its_release() {
-        let asked = |release: &str, has_tcx| {
-            machine(|facts| (facts.release, facts.has_tcx) = (release.into(), Some(has_tcx)))
-        };
-        assert_eq!(asked("5.14.0-570.el9.x86_64", true), "");
-        let said = asked("6.12.0", false);
-        assert_eq!(said, "Linux 6.12.0 has no tcx links: use a kernel with CONFIG_NET_CLS_ACT=y");
-        assert!(asked("6.1.0", false).contains("use Linux 6.12 or later"));
-    }
-
-    #[test]
-    fn missing_kernel_feature_or_mount_is_named_with_its_remedy() {
-        let version = "#1 SMP PREEMPT_RT Debian 6.12.43-1 (2025-08-27)";
-        let said = machine(|facts| facts.version = version.into());
-        assert!(said.contains("without CONFIG_PREEMPT_RT"), "{said}");
-        let said = machine(|facts| facts.has_btf = false);
-        assert!(said.starts_with("/sys/kernel/btf/vmlinux does not exist: "), "{said}");
-        assert!(said.contains("CONFIG_DEBUG_INFO_BTF=y"), "{said}");
-        let said = machine(|facts| facts.privileges = Privileges::OfUserNamespace);
-        assert!(said.contains("hostUsers"), "{said}");
-        let said = machine(|facts| facts.is_cgroup2 = false);
-        assert!(said.starts_with("/a/cgroup is not a cgroup v2: give its directory"), "{said}");
-    }
-
-    #[test]
-    fn missing_capabilities_are_listed_and_none_stands_in_for_net_admin() {
-        let cases: [(u64, &str); 4] = [
-            (0, "CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON"),
-            (1 << NET_ADMIN.0, "CAP_BPF, CAP_PERFMON"),
-            (ENOUGH & !(1 << PERFMON.0), "CAP_PERFMON"),
-            (1 << SYS_ADMIN, "CAP_NET_ADMIN"),
-        ];
-        for (held, missing) in cases {
-            let said = machine(|facts| facts.privileges = Privileges::Held(held));
-            assert!(said.starts_with(&format!("{missing} missing: run as root")), "{said}");
-        }
-    }
-
-    #[test]
-    fn everything_that_is_missing_is_said_at_once() {
-        let said = machine(|facts| {
-            *facts = MachineFacts {
-                release: "5.4".into(),
-                has_tcx: Some(false),
-                has_btf: false,
-                is_jit_off: true,
-                is_cgroup2: false,
-                version: "#1 SMP PREEMPT_DYNAMIC".into(),
-                privileges: Privileges::Held(0),
-            };
-        });
-        for part in ["Linux 5.4", "btf", "bpf_jit_enable=1", "cgroup v2", "CAP_BPF"] {
-            assert!(said.contains(part), "{said}");
-        }
-    }
-}
+mod tests;

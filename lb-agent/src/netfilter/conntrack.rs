@@ -2,6 +2,7 @@
 //! that it does not.
 
 use std::io;
+use std::time::Duration;
 
 use lb_common::addr::{Endpoint, Port, Protocol};
 use lb_common::flow::Tuple;
@@ -18,6 +19,7 @@ const REPLY: u16 = 2;
 const STATUS: u16 = 3;
 const PROTOCOL: u16 = 4;
 const TIMEOUT: u16 = 7;
+const ID: u16 = 12;
 const STATUS_MASK: u16 = 26;
 /// `IPS_SEEN_REPLY`.
 const ANSWERED: u32 = 1 << 1;
@@ -34,9 +36,12 @@ pub struct Connection {
     pub original: Tuple,
     /// From the backend to the address that it answers to.
     pub reply: Tuple,
-    /// The attribute of the original tuple, by which the kernel identifies the entry.
+    /// The attributes of the original tuple and of the id, by which the kernel identifies the entry. With the id it does
+    /// not take a later connection with this tuple for it (`ctnetlink_del_conntrack`).
     named: Vec<u8>,
     family: u8,
+    /// Seconds until its entry expires, if no packet comes.
+    left: u32,
     is_translated: bool,
     is_over: bool,
     is_answered: bool,
@@ -49,7 +54,8 @@ impl Connection {
         let named = Vec::new();
         let (is_translated, is_over, is_answered) = (false, false, true);
         let reply = original.reversed();
-        Self { protocol, original, reply, named, family: 0, is_translated, is_over, is_answered }
+        let (family, left) = (0, u32::MAX);
+        Self { protocol, original, reply, named, family, left, is_translated, is_over, is_answered }
     }
 
     /// Reports whether netfilter translates its destination.
@@ -60,6 +66,18 @@ impl Connection {
     /// Reports whether it is a TCP connection that both ends have closed.
     pub const fn is_over(&self) -> bool {
         self.is_over
+    }
+
+    /// Reports whether its entry expires within a time, if no packet comes.
+    pub const fn ends_within(&self, time: Duration) -> bool {
+        self.left as u64 <= time.as_secs()
+    }
+
+    /// Makes a connection whose entry expires after this number of seconds.
+    #[cfg(test)]
+    pub(crate) const fn with_left(mut self, seconds: u32) -> Self {
+        self.left = seconds;
+        self
     }
 
     /// Reports whether netfilter has seen a packet in each direction.
@@ -122,7 +140,7 @@ pub(crate) fn release(protocol: Protocol, original: &Tuple) -> io::Result<()> {
 
 fn delete(family: u8, named: &[u8]) -> io::Result<()> {
     match request(DELETE, 0, &body(family, named)) {
-        // The entry expired meanwhile.
+        // The entry expired meanwhile, or a later connection has its tuple.
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other,
     }
@@ -187,9 +205,11 @@ fn written(protocol: Protocol, tuple: &Tuple) -> Vec<u8> {
     [addresses, ends].concat()
 }
 
-/// Returns the attribute of the original tuple.
+/// Returns the attributes of the original tuple and of the id.
 fn named(attributes: &[u8]) -> Vec<u8> {
-    find(attributes, ORIGINAL).map(|it| nested(ORIGINAL, &[it.to_vec()])).unwrap_or_default()
+    let original = find(attributes, ORIGINAL).map(|it| nested(ORIGINAL, &[it.to_vec()]));
+    let id = find(attributes, ID).map(|id| attribute(ID, id));
+    [original, id].into_iter().flatten().flatten().collect()
 }
 
 /// Parses a connection, except for the name.
@@ -212,6 +232,9 @@ fn connection(which: Which, family: u8, attributes: &[u8]) -> Option<Connection>
         reply,
         named: Vec::new(),
         family,
+        left: find(attributes, TIMEOUT)
+            .and_then(|left| left.first_chunk().copied())
+            .map_or(u32::MAX, u32::from_be_bytes),
         is_translated,
         is_over,
         is_answered: status & ANSWERED != 0,
@@ -240,73 +263,4 @@ fn tuple(attributes: &[u8]) -> Option<(Protocol, Tuple)> {
 }
 
 #[cfg(test)]
-mod tests {
-    use lb_common::addr::Ip;
-
-    use super::*;
-
-    const CLIENT: (Ip, u16) = (Ip::v4([10, 1, 0, 5]), 40_000);
-    const CLUSTER: (Ip, u16) = (Ip::v4([10, 96, 0, 10]), 80);
-    const BACKEND: (Ip, u16) = (Ip::v4([10, 1, 0, 6]), 8080);
-
-    fn of([from, to]: [(Ip, u16); 2]) -> Vec<u8> {
-        let end = |(ip, port)| Endpoint::new(ip, Port::new(port));
-        written(Protocol::TCP, &Tuple::new(end(from), end(to)))
-    }
-
-    fn message(status: u32, state: u8) -> Vec<u8> {
-        [
-            nested(ORIGINAL, &[of([CLIENT, CLUSTER])]),
-            nested(REPLY, &[of([BACKEND, CLIENT])]),
-            number(STATUS, status),
-            nested(PROTOCOL, &[nested(1, &[attribute(1, &[state])])]),
-        ]
-        .concat()
-    }
-
-    #[test]
-    fn connections_with_a_translated_destination_are_reported() {
-        const ESTABLISHED: u8 = 3;
-        let connection = |of: &[u8]| connection(Which::Translated, 2, of);
-        let found = connection(&message(DESTINATION | 2, ESTABLISHED)).expect("a connection");
-        assert_eq!(found.original.destination, CLUSTER.0);
-        assert_eq!(found.reply.source_port.get(), BACKEND.1);
-        assert_eq!(found.protocol, Protocol::TCP);
-        assert_eq!(connection(&message(2, ESTABLISHED)), None, "translated nowhere");
-        assert!(!found.is_over());
-        let over = connection(&message(DESTINATION, OVER[0])).expect("a connection");
-        assert!(over.is_over(), "both ends are done");
-        assert_eq!(connection(&message(DESTINATION, ESTABLISHED)[..40]), None, "cut short");
-    }
-
-    #[test]
-    fn connections_that_keep_their_destination_are_distinguished() {
-        let kept = |status| connection(Which::Kept, 2, &message(status, 3));
-        assert!(kept(2).is_some());
-        assert_eq!(kept(DESTINATION), None);
-    }
-
-    #[test]
-    fn one_list_has_translated_connections_and_kept_ones() {
-        let is_translated = |status, state| {
-            let found = connection(Which::Either, 2, &message(status, state));
-            found.map(|found| found.is_translated())
-        };
-        assert_eq!(is_translated(DESTINATION, OVER[0]), Some(true));
-        assert_eq!(is_translated(2, 3), Some(false));
-        assert_eq!(is_translated(2, OVER[0]), None);
-    }
-
-    #[test]
-    fn entry_is_named_by_the_tuple_of_the_kernel() {
-        assert_eq!(named(&message(2, 3)), nested(ORIGINAL, &[of([CLIENT, CLUSTER])]));
-        assert_eq!(named(&[]), [0; 0]);
-    }
-
-    #[test]
-    fn connections_that_are_over_are_reported_whether_they_were_translated_or_not() {
-        let over = |status, state| connection(Which::Over, 2, &message(status, state));
-        assert!(over(2, OVER[0]).is_some() && over(DESTINATION, OVER[1]).is_some());
-        assert_eq!(over(2, 3), None);
-    }
-}
+mod tests;

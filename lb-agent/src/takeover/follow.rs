@@ -56,7 +56,7 @@ impl Takeover {
 pub async fn begin(maps: Arc<Maps>) -> Takeover {
     let is_programmed = Arc::new(AtomicBool::new(false));
     // A failure must not keep the agent from starting. The rules are then known without the connections.
-    let first = look(&maps, None).await.unwrap_or_else(|error| {
+    let first = look(&maps, None, OFTEN).await.unwrap_or_else(|error| {
         complain(&error);
         KubeProxyRemains { rules: Rules::find(), ..KubeProxyRemains::default() }
     });
@@ -83,7 +83,8 @@ async fn follow(
         sleep(pause(was_under_way, took)).await;
         let is_programmed = is_programmed.load(Ordering::Relaxed);
         let began = Instant::now();
-        let looked = look(&maps, is_programmed.then(|| earlier.clone())).await;
+        let next = pause(true, took);
+        let looked = look(&maps, is_programmed.then(|| earlier.clone()), next).await;
         took = began.elapsed();
         let found = match looked {
             Ok(found) => found,
@@ -133,7 +134,12 @@ fn complain(error: &Error) {
 /// Checks for kube-proxy, and updates conntrack entries, the anchor and `INHERITED` accordingly.
 ///
 /// `earlier` are the connections that counted before, and `None` as long as the maps lack Services: then all count.
-async fn look(maps: &Arc<Maps>, earlier: Option<Tuples>) -> Result<KubeProxyRemains, Error> {
+/// `next`: the time until the next check.
+async fn look(
+    maps: &Arc<Maps>,
+    earlier: Option<Tuples>,
+    next: Duration,
+) -> Result<KubeProxyRemains, Error> {
     let maps = Arc::clone(maps);
     let looked = spawn_blocking(move || {
         let frontends = match earlier {
@@ -148,7 +154,7 @@ async fn look(maps: &Arc<Maps>, earlier: Option<Tuples>) -> Result<KubeProxyRema
         hold(&maps, &found);
         // The data path forgets a connection before netfilter does: without either, a datagram that the data path
         // leaves to netfilter would be lost.
-        found.left_out = maps.set_inherited(&found.hashes())?;
+        found.left_out = maps.set_inherited(&found.hashes(next))?;
         super::forget(&stale)?;
         if frontends.is_some() {
             // A client may reuse the port of an ended connection for one that our programs translate. While netfilter
@@ -224,7 +230,10 @@ mod tests {
         for (protocol, count) in [(Protocol::TCP, 1), (Protocol::UDP, 2), (Protocol::SCTP, 2)] {
             let connections = vec![Connection::between(protocol, asked)];
             let found = KubeProxyRemains { connections, ..KubeProxyRemains::default() };
-            assert_eq!(found.hashes().len(), count, "{protocol:?}");
+            assert_eq!(found.hashes(OFTEN).len(), count, "{protocol:?}");
+            let connections = found.connections.iter().map(|it| it.clone().with_left(1)).collect();
+            let ending = KubeProxyRemains { connections, ..KubeProxyRemains::default() };
+            assert_eq!(ending.hashes(OFTEN).len(), 1, "{protocol:?}: of the answers alone");
         }
     }
 
