@@ -14,17 +14,18 @@ pub struct Hardware {
 
 /// Drivers that `auto` leaves without XDP, and the reason.
 ///
-/// The functions are those of the kernel's driver that install a program: `virtnet_xdp_set`; `bnxt_xdp_set`,
-/// `qede_xdp_set`, `otx2_xdp_setup` and `nicvf_xdp_setup`, which restart the card for each program, also for one that
-/// replaces another; `vmxnet3_xdp_set`, whose packets were too long before Linux 6.15 (kernel commit 4c2227656d90);
-/// `xennet_xdp_set`, after which frames of several pages are dropped; `mlx4_xdp_set`.
-const SKIPPED: [(&[&str], &str); 3] = [
+/// The names are those of `ETHTOOL_GDRVINFO`, not of modules. The reasons are in the function of the driver that installs
+/// a program: `virtnet_xdp_set`; `bnxt_xdp_set`, `qede_xdp_set`, `otx2_xdp_setup` and `nicvf_xdp_setup`, which restart the
+/// card for each program, also for one that replaces another; `vmxnet3_xdp_set`, whose packets were too long before Linux
+/// 6.15 (kernel commit 4c2227656d90); `xennet_xdp_set` of xen-netfront.
+const SKIPPED: [(&[&str], &str); 4] = [
     (&["virtio_net"], "would turn off its receive offloads"),
     (
-        &["bnxt_en", "qede", "rvu_nicpf", "rvu_nicvf", "nicvf"],
+        &["bnxt_en", "qede", "rvu-nicpf", "rvu-nicvf", "nicvf"],
         "would interrupt all traffic at each upgrade of the agent",
     ),
-    (&["vmxnet3", "vif", "mlx4_en"], "passes on received packets with faults while it has XDP"),
+    (&["vmxnet3"], "passes on packets that are too long while it has XDP"),
+    (&["vif"], "drops received frames of several pages while it has XDP"),
 ];
 
 /// Returns why an external interface gets no XDP program without an attempt at its driver; `None` if it should be
@@ -83,6 +84,7 @@ mod tests {
             (Auto, other, "ice", "0000:00:05.0", false),
             (Auto, other, "virtio_net", "virtio1", true),
             (Auto, other, "bnxt_en", "0000:00:05.0", true),
+            (Auto, other, "rvu-nicpf", "0002:02:00.0", true),
             (Native, other, "bnxt_en", "0000:00:05.0", false),
             (Auto, other, "bonding", "", true),
             (Auto, veth, "veth", "", true),
