@@ -99,7 +99,7 @@ pub struct MetricSources {
     /// State of the watch of each kind of object.
     pub view: ViewHealth,
     /// Lock that lets one scrape at a time read the maps.
-    pub turn: Arc<tokio::sync::Mutex<()>>,
+    pub scrape_lock: Arc<tokio::sync::Mutex<()>>,
     /// The configuration, for `/configz`.
     pub configz: Arc<str>,
     /// Flags and their values, for `/flagz`.
@@ -129,13 +129,13 @@ async fn metrics(State(sources): State<MetricSources>, headers: HeaderMap) -> Re
     let accepts = headers.get(header::ACCEPT).and_then(|accept| accept.to_str().ok());
     let is_open_metrics = text::is_open_metrics(accepts.unwrap_or_default());
     // Pages are made one at a time, however many clients request them, because each page reads whole maps.
-    let turn = Arc::clone(&sources.turn);
-    let turn = turn.lock_owned().await;
-    // Reading maps takes milliseconds, and the threads of the runtime also answer probes. The task holds the turn, so a
+    let scrape_lock = Arc::clone(&sources.scrape_lock);
+    let scrape_lock = scrape_lock.lock_owned().await;
+    // Reading maps takes milliseconds, and the threads of the runtime also answer probes. The task holds the lock, so a
     // client that leaves does not let the next page begin.
     let page = tokio::task::spawn_blocking(move || {
         let page = unhurried(|| page(&sources));
-        drop(turn);
+        drop(scrape_lock);
         page
     });
     let page = page.await;

@@ -81,8 +81,7 @@ pub struct PortPlan {
     pub frontends: Vec<FrontendPlan>,
     /// Timeout of `ClientIP` affinity in seconds; `None` without affinity.
     pub affinity: Option<u32>,
-    /// Allowed sources of the frontends with `sources` set, in this family. Never empty if a frontend has `sources`
-    /// set.
+    /// Allowed sources of the frontends that check them, in this family. Not empty if one does.
     pub sources: Vec<IpNet>,
     /// Every endpoint that serves or is in a set, sorted by address and port, without duplicates.
     pub endpoints: Vec<EndpointPlan>,
@@ -158,7 +157,7 @@ pub struct FrontendPlan {
     /// Whether the policy that governs this kind is Local.
     pub local_policy: bool,
     /// Whether `loadBalancerSourceRanges` apply; only for load balancer VIPs (contract 3.8).
-    pub sources: bool,
+    pub checks_sources: bool,
 }
 
 /// An endpoint of a service port.

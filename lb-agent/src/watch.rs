@@ -53,7 +53,7 @@ pub enum ListMode {
     #[default]
     Streaming,
     /// Objects arrive in pages, as far as the server divides the list.
-    AtOnce,
+    Paged,
 }
 
 impl Watch {

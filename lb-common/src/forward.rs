@@ -8,8 +8,9 @@
 //! stages ([`Stage`]) that run one part after the other ([`parts`]).
 //!
 //! The list has the modules from the bottom up. A module uses only those before it, which `cargo test -p xtask
-//! module_order` checks. Unit tests may use all.
+//! module_order` checks. Unit tests may use all. The `mod` lines below are alphabetical, because rustfmt sorts them.
 //!
+//! - `role`: the purpose of an interface
 //! - `step`: the types that all steps share
 //! - `stage`: the names of the stages of the whole path
 //! - `choose`: the service of a packet or a socket, and its backend
@@ -43,6 +44,7 @@ mod life;
 mod own;
 pub mod parts;
 mod rare;
+mod role;
 mod scratch;
 mod seek;
 pub mod socket;
@@ -57,6 +59,7 @@ use crate::tables::Tables;
 
 pub use choose::{Asker, Choice, is_local_only};
 pub use parts::{Part, Parts};
+pub use role::Role;
 pub use scratch::begin::{Begin, Pair, PortSearch, Reservation};
 pub use scratch::exit::Exit;
 pub use scratch::found::Found;
@@ -64,10 +67,10 @@ pub use scratch::quoted::Quoted;
 pub use scratch::{Next, Scratch};
 pub use stage::Stage;
 use step::ready;
-pub use step::{Refusal, Role, Step};
+pub use step::{Refusal, Step};
 
-/// Handles a packet that comes in by an interface: the fast path first, then the whole one. Only code on the host calls
-/// it.
+/// Handles a packet that comes in by an interface: the fast path first, then the whole one. Only code in user space
+/// calls it.
 ///
 /// In the kernel the two paths are separate programs: in one program, the registers and stack of the whole path would
 /// make the fast path a tenth slower.
@@ -82,8 +85,8 @@ pub fn ingress<P: Parts<T>, T: Tables>(
         .unwrap_or_else(|| whole::ingress(packet, tables, scratch, role))
 }
 
-/// Handles a packet that goes out by an interface: the fast path first, then the whole one. Only code on the host calls
-/// it, as [`ingress`].
+/// Handles a packet that goes out by an interface: the fast path first, then the whole one. Only code in user space
+/// calls it, as [`ingress`].
 #[inline(always)]
 pub fn egress<P: Parts<T>, T: Tables>(
     packet: &mut P,

@@ -1,6 +1,6 @@
 //! The data path of lb-agent, as pure functions over a packet and tables.
 //!
-//! The same code is compiled for the kernel (`lb-ebpf`) and for the host (tests, `explain`). It
+//! The same code is compiled for the kernel (`lb-ebpf`) and for user space (tests, `explain`). It
 //! holds no state, allocates nothing, calls no map and no kernel helper (`maps` only declares them);
 //! see `ARCHITECTURE.md` for the path of a packet.
 //!

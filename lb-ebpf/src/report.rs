@@ -143,8 +143,9 @@ pub(crate) fn xdp(hook: Hook, verdict: Verdict, to: u32) -> u32 {
     match verdict {
         Verdict::Pass(_) | Verdict::Translated(_) => xdp_action::XDP_PASS,
         Verdict::Drop(_) => xdp_action::XDP_DROP,
-        // XDP leaves all of these to tc (`LeftToTc`). They are named so that a new one does not compile before its
-        // return code is written here.
+        // XDP leaves rejections, pings and fragments to tc (`LeftToTc`): only a forged packet in the name of a pod that
+        // reaches itself is returned here. All are named so that a new one does not compile before its return code is
+        // written here.
         Verdict::Returned(
             Return::Hairpin
             | Return::Echo

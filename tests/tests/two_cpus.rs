@@ -131,7 +131,7 @@ fn change(number: u64) -> Change {
             ip: IpAddr::V4(FRONTEND.into()),
             port: 80,
             local_policy: false,
-            sources: false,
+            checks_sources: false,
         }],
         affinity: None,
         sources: Vec::new(),

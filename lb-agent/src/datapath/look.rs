@@ -42,8 +42,8 @@ pub(super) enum Look {
     Link { link: u32, program: u32 },
 }
 
-/// Inspects the link of a pin, or `held`, the link that this run made there, if the pin is on a file system that was
-/// mounted read-only: the kernel opens none there.
+/// Inspects the link behind a pin. On a file system that was mounted read-only the kernel opens no pin: then `held`, the
+/// link that this run made there, is inspected.
 pub(super) fn look(
     path: &Path,
     held: Option<&OwnedFd>,

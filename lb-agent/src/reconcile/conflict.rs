@@ -1,5 +1,5 @@
-//! Frontends that several services claim: the service whose `ClusterIP` it is gets them, else the oldest one with
-//! endpoints, and the others are reported (contract 1.6).
+//! Frontends that several services claim. The service whose `ClusterIP` a frontend is gets it, else the oldest one with
+//! endpoints; the others are reported (contract 1.6).
 
 use lb_common::service::Frontend;
 
@@ -26,7 +26,7 @@ impl Reconciler {
     pub fn conflicts(&self) -> Vec<Conflict> {
         let conflict = |frontend: Frontend| {
             let mut ports: Vec<&MirroredPort> = self.claimants(frontend).collect();
-            ports.sort_by_key(|port| port.claim(frontend));
+            ports.sort_by_key(|port| port.claim_rank(frontend));
             let mut keys = ports.into_iter().map(|port| port.plan.key.clone());
             let winner = keys.next()?;
             Some(Conflict { frontend, winner, losers: keys.collect() })

@@ -62,7 +62,7 @@ impl MirroredPort {
     /// A port whose `ClusterIP` it is comes first: whoever may write Services may name any address as an external IP
     /// (CVE-2020-8554). Then comes a port with endpoints anywhere, because kube-proxy refuses connections only after no
     /// port has translated them (contract 1.6).
-    pub(super) fn claim(&self, frontend: Frontend) -> (bool, bool, &(i64, String), &PortKey) {
+    pub(super) fn claim_rank(&self, frontend: Frontend) -> (bool, bool, &(i64, String), &PortKey) {
         let (age, port) = self.seniority();
         let is_own = self.plan.frontends.iter().any(|plan| {
             plan.kind == FrontendKind::ClusterIp && key(plan, self.plan.key.protocol) == frontend

@@ -28,15 +28,20 @@ fn service(number: u8) -> ServiceName {
 /// Makes a plan of service `number`: a `ClusterIP` of its own, and more frontends and endpoints by these bits.
 fn plan(number: u8, protocol: Protocol, more: u8, backends: &[(u8, u8)]) -> PortPlan {
     let address = |ip: [u8; 4]| IpAddr::V4(Ipv4Addr::from(ip));
-    let frontend =
-        |kind, ip, port| FrontendPlan { kind, ip, port, local_policy: false, sources: false };
+    let frontend = |kind, ip, port| FrontendPlan {
+        kind,
+        ip,
+        port,
+        local_policy: false,
+        checks_sources: false,
+    };
     let mut frontends = vec![frontend(FrontendKind::ClusterIp, address([10, 96, 0, number]), 80)];
     let shared = [
         frontend(FrontendKind::NodePort, address([0; 4]), 30_000),
         frontend(FrontendKind::NodePort, address([0; 4]), 30_001),
         frontend(FrontendKind::ExternalIp, address([192, 0, 2, 1]), 80),
         FrontendPlan {
-            sources: true,
+            checks_sources: true,
             ..frontend(FrontendKind::LoadBalancer, address([192, 0, 2, 2]), 80)
         },
     ];

@@ -1,5 +1,5 @@
-//! The stack for packets of this host's processes, as far as the main loop has to do with it: it publishes the frontends
-//! that need routes. Tasks of `node/host` change the stack.
+//! Routes, `lo` and timeouts of netfilter for packets of host processes: set once at the start, then by the task
+//! `node/host::follow`, to which the main loop publishes the frontends.
 
 use tokio::sync::watch;
 use tracing::{debug, warn};

@@ -92,7 +92,7 @@ pub(super) async fn start_servers(
         health: telemetry.health.clone(),
         kube_proxy,
         view,
-        turn: Arc::default(),
+        scrape_lock: Arc::default(),
         configz: config.configz().to_string().into(),
         flags: Arc::new(cli::flags(std::env::args_os())),
     };

@@ -9,7 +9,7 @@ use super::external_policy_is_local;
 use crate::plan::{Family, FrontendKind, FrontendPlan};
 use crate::snapshot::{Findings, NodeContext, PortSpec, ServiceKind, ServiceSpec};
 
-/// Reports whether a Service is reachable from outside by its type.
+/// Reports whether a Service is reachable from outside, by its type or by external IPs (contract 1.4).
 pub(super) fn reachable_from_outside(spec: &ServiceSpec) -> bool {
     match spec.kind {
         ServiceKind::LoadBalancer | ServiceKind::NodePort => true,
@@ -97,11 +97,11 @@ impl ServiceAddresses {
                 port: port.node_port,
                 local_policy: self.external_local,
                 // Source ranges never restrict a NodePort (contract 3.8).
-                sources: false,
+                checks_sources: false,
             });
         }
         // Ranges without a frontend that checks them would only take room in the map.
-        let checks = list.iter().any(|frontend| frontend.sources);
+        let checks = list.iter().any(|frontend| frontend.checks_sources);
         (list, if checks { self.sources.clone() } else { Vec::new() })
     }
 
@@ -113,8 +113,8 @@ impl ServiceAddresses {
         local_policy: bool,
     ) {
         if seen.insert(ip) {
-            let sources = kind == FrontendKind::LoadBalancer && !self.sources.is_empty();
-            self.addresses.push(FrontendPlan { kind, ip, port: 0, local_policy, sources });
+            let checks_sources = kind == FrontendKind::LoadBalancer && !self.sources.is_empty();
+            self.addresses.push(FrontendPlan { kind, ip, port: 0, local_policy, checks_sources });
         }
     }
 }

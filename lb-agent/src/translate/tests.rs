@@ -35,7 +35,7 @@ fn frontends(plan: &PortPlan) -> Vec<String> {
             FrontendKind::NodePort => "node",
         };
         let local = if f.local_policy { " local" } else { "" };
-        let sources = if f.sources { " sources" } else { "" };
+        let sources = if f.checks_sources { " sources" } else { "" };
         format!("{kind} {}:{}{local}{sources}", f.ip, f.port)
     };
     plan.frontends.iter().map(words).collect()

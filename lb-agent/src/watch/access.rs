@@ -45,11 +45,11 @@ impl Server {
         if let Some(file) = config.auth_info.token_file.take().map(PathBuf::from) {
             match fs::read_to_string(&file) {
                 // As in client-go, the file takes precedence over a token in the kubeconfig. Editors and `echo` end a
-                // file with a newline, which is not valid in a header. A file is empty while it is being written.
+                // file with a newline, which is not valid in a header.
                 Ok(text) if !text.trim().is_empty() || config.auth_info.token.is_none() => {
                     config.auth_info.token = Some(SecretString::from(text.trim()));
                 }
-                // Until the file has a token, that of the kubeconfig stays in use, as in client-go
+                // A file is empty while it is being written: until then the token of the kubeconfig counts, as in client-go
                 // (`bearerAuthRoundTripper` in its package `transport`).
                 Ok(_) => {}
                 Err(_) if config.auth_info.token.is_some() => {}
@@ -127,7 +127,7 @@ fn in_pod(address_known: bool) -> Result<Read, ClientError> {
 fn master(text: &str) -> Result<Uri, ClientError> {
     let wrong = |source| ClientError::Master { text: without_user(text), source };
     let uri: Uri = text.parse().map_err(wrong)?;
-    // `10.0.0.1:6443` is a valid URI too, with neither of these, and no request could be sent to it.
+    // `10.0.0.1:6443` is a valid URI too, but without a scheme no request could be sent to it.
     let complete = matches!(uri.scheme_str(), Some("http" | "https")) && uri.host().is_some();
     if complete { Ok(uri) } else { Err(ClientError::MasterParts(without_user(text))) }
 }

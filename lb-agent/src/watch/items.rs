@@ -1,4 +1,4 @@
-//! Divides a list into its items while it arrives, so that at most one of them is held.
+//! Divides a list into its items while it arrives: only those of the last piece, and an incomplete one, are held.
 
 use super::body::LONGEST;
 use super::failure::Failure;
@@ -12,7 +12,8 @@ pub(super) struct Items {
     depth: usize,
     in_string: bool,
     is_escaped: bool,
-    is_among: bool,
+    /// The bytes are inside the array of items.
+    is_inside: bool,
 }
 
 impl Items {
@@ -43,18 +44,18 @@ impl Items {
             return None;
         }
         // Depth 1 is the list, depth 2 is the array of its items.
-        let is_between = self.is_among && self.depth == 2;
+        let is_between = self.is_inside && self.depth == 2;
         match byte {
             b'{' | b'[' => {
-                let begins = !self.is_among && self.depth == 1 && self.is_at_items();
+                let begins = !self.is_inside && self.depth == 1 && self.is_at_items();
                 self.depth += 1;
                 self.keep(byte);
-                self.is_among |= begins && byte == b'[';
+                self.is_inside |= begins && byte == b'[';
             }
             b'}' | b']' => {
                 self.depth = self.depth.saturating_sub(1);
                 if is_between {
-                    self.is_among = false;
+                    self.is_inside = false;
                     self.keep(byte);
                     return self.end();
                 }
@@ -75,7 +76,7 @@ impl Items {
     }
 
     fn keep(&mut self, byte: u8) {
-        let kept = if self.is_among { &mut self.item } else { &mut self.frame };
+        let kept = if self.is_inside { &mut self.item } else { &mut self.frame };
         kept.push(byte);
     }
 

@@ -119,7 +119,7 @@ async fn a_streamed_list_becomes_events() {
 
 #[tokio::test]
 async fn requests_select_only_needed_objects() {
-    let run = run(Script::new(|_| Answer::Hang), None, ListMode::AtOnce);
+    let run = run(Script::new(|_| Answer::Hang), None, ListMode::Paged);
     run.until("four requests", |run| run.script.asked().len() == 4).await;
     let mut asked = run.script.asked();
     asked.sort();
@@ -139,7 +139,7 @@ async fn requests_select_only_needed_objects() {
 
 #[tokio::test]
 async fn adopted_proxy_name_is_in_the_label_selector() {
-    let run = run(Script::new(|_| Answer::Hang), Some("mine"), ListMode::AtOnce);
+    let run = run(Script::new(|_| Answer::Hang), Some("mine"), ListMode::Paged);
     let wanted = "labelSelector=service.kubernetes.io/service-proxy-name=mine&";
     run.until("the label", |run| run.script.asked().iter().any(|a| a.contains(wanted))).await;
 }
@@ -181,7 +181,7 @@ async fn a_forgotten_place_is_a_new_list() {
         ("endpointslices", 2) => Answer::list("EndpointSlice", &["y"], 9),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let events = run.events(ObjectKind::Slice, 7).await;
     assert_eq!(events, ["list", "+x", "+y", "synced", "list", "+y", "synced"]);
 }
@@ -196,7 +196,7 @@ async fn an_event_that_cannot_be_read_may_have_been_a_change_and_is_a_new_list()
             ("endpointslices", 2) => Answer::list("EndpointSlice", &["y"], 9),
             _ => Answer::Hang,
         });
-        let mut run = run(script, None, ListMode::AtOnce);
+        let mut run = run(script, None, ListMode::Paged);
         assert_eq!(run.events(ObjectKind::Slice, 4).await, ["list", "+x", "+y", "synced"]);
         assert_eq!(run.events(ObjectKind::Slice, 3).await, ["list", "+y", "synced"], "{line}");
         run.until("fresh", |run| run.view.oldest().is_none()).await;
@@ -215,7 +215,7 @@ async fn a_place_that_is_refused_is_a_new_list() {
             ("endpointslices", 3) => Answer::stream(&[]),
             _ => Answer::Hang,
         });
-        let mut run = run(script, None, ListMode::AtOnce);
+        let mut run = run(script, None, ListMode::Paged);
         let events = run.events(ObjectKind::Slice, 5).await;
         assert_eq!(events, ["list", "+x", "synced", "list", "synced"], "{code}");
         // Each request excludes older states than the known one, until the server reports that it has none as new.
@@ -235,7 +235,7 @@ async fn while_the_server_is_away_the_view_says_so_and_recovers() {
         ("nodes", 7) => Answer::stream(&[("MODIFIED", "Node", "here", 6)]),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let events = run.events(ObjectKind::Node, 7).await;
     assert_eq!(events, ["list", "list", "list", "list", "+here", "synced", "+here"]);
     assert!(!run.view.kinds().contains_key(&ObjectKind::Service), "the others are not concerned");
@@ -251,7 +251,7 @@ async fn a_token_that_is_refused_for_a_while_costs_no_object() {
         ("services", 5) => Answer::stream(&[("MODIFIED", "Service", "b", 6)]),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let events = run.events(ObjectKind::Service, 5).await;
     assert_eq!(events, ["list", "+a", "+b", "synced", "+b"]);
     run.until("fresh", |run| run.view.oldest().is_none()).await;
@@ -268,7 +268,7 @@ async fn a_list_that_is_refused_later_takes_nothing_back() {
             ("nodes", 5) => Answer::list("Node", &["here"], 9),
             _ => Answer::Hang,
         });
-        let mut run = run(script, None, ListMode::AtOnce);
+        let mut run = run(script, None, ListMode::Paged);
         let events = run.events(ObjectKind::Node, 9).await;
         let lists = ["list", "list", "list", "list", "+here", "synced"];
         assert_eq!(events, [&["list", "+here", "synced"], &lists[..]].concat(), "{code}");
@@ -284,7 +284,7 @@ async fn staleness_names_the_failure() {
         "nodes" => Answer::Failure(502, "{}".to_owned()),
         _ => Answer::Hang,
     });
-    let run = run(script, None, ListMode::AtOnce);
+    let run = run(script, None, ListMode::Paged);
     run.until("three stale kinds", |run| {
         run.view.kinds().values().filter(|view| view.stale.is_some()).count() == 3
     })
@@ -308,7 +308,7 @@ async fn a_server_without_service_cidrs_is_served_without() {
         "servicecidrs" => Answer::status(404, "NotFound", "no such resource"),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     assert_eq!(run.events(ObjectKind::ServiceCidr, 2).await, ["list", "synced"]);
     assert_eq!(run.script.asked().iter().filter(|a| a.contains("servicecidrs")).count(), 1);
     assert_eq!(run.view.oldest(), None);
@@ -320,7 +320,7 @@ async fn forbidden_node_does_not_delay_the_initial_sync() {
         "nodes" => Answer::status(403, "Forbidden", "no"),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     assert_eq!(run.events(ObjectKind::Node, 2).await, ["list", "synced"]);
 }
 
@@ -344,7 +344,7 @@ async fn service_cidrs_are_reported_as_a_whole() {
         ("servicecidrs", 1) => Answer::Stream(vec![gone.to_string()]),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let events = run.events(ObjectKind::ServiceCidr, 4).await;
     assert_eq!(events, ["list", "2 cidrs", "synced", "1 cidrs"]);
 }

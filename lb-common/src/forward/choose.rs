@@ -167,7 +167,8 @@ pub(super) fn choose<T: Clock + Node + Services>(
     if flags.has(Flags::ADDRESS) {
         return Err(Refusal::Reject(Return::UnknownPort));
     }
-    // `locate` returns a draining frontend only if neither a `NodePort` nor a range has an entry for its address.
+    // `locate` returns a draining frontend of an address only if no `NodePort` and no service range has that address; a
+    // `NodePort` may drain itself.
     if flags.has(Flags::DRAINING) {
         return Err(Refusal::Pass(PassReason::DrainingFrontend));
     }

@@ -83,7 +83,7 @@ pub(super) fn leave<P: Packet>(
             (next_hop::write(packet, view, &exit.route), to)
         }
         Some(Redirect::FromHost) => (clear_destination(packet), Redirect::FromHost),
-        Some(Redirect::ToHost) => (show(packet, &exit.route), Redirect::ToHost),
+        Some(Redirect::ToHost) => (address_to(packet, &exit.route), Redirect::ToHost),
     };
     match done {
         Some(()) => Verdict::Redirected(to),
@@ -101,7 +101,7 @@ fn clear_destination<P: Packet>(packet: &mut P) -> Option<()> {
 
 /// Addresses a frame to the interface at which the stack receives it.
 #[inline(always)]
-fn show<P: Packet>(packet: &mut P, route: &Route) -> Option<()> {
+fn address_to<P: Packet>(packet: &mut P, route: &Route) -> Option<()> {
     packet.write(0, route.next_hop_address())
 }
 

@@ -15,7 +15,7 @@ use crate::packet::Packet;
 use crate::tables::Tables;
 use crate::wire;
 
-/// Runs the parts for one kind of packet: on the host in place, in the kernel as functions.
+/// Runs the parts for one kind of packet: in user space in place, in the kernel as functions.
 pub trait Parts<T: Tables>: Packet + Sized {
     /// Runs one part. An error ends the path.
     #[inline(always)]
@@ -49,7 +49,7 @@ macro_rules! parts {
         alone { $($(#[$lone_doc:meta])* $lone:ident => $run_lone:path;)* }
         $($(#[$doc:meta])* $part:ident => $run:path;)*
     ) => {
-        /// A part of the path, by the name of its step.
+        /// A part of the whole path; the macro names its function.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Part {
             $($(#[$lone_doc])* $lone,)*
@@ -125,7 +125,7 @@ parts! {
     HostFirst => host::first;
     /// Finds the route of a packet of this host to its backend.
     HostExit => host::exit;
-    /// Finds the interface at which the stack receives an answer to this host.
+    /// Finds the interface at which the stack receives a reply to this host.
     Delivery => host::delivery;
 }
 

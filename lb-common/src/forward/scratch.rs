@@ -26,13 +26,13 @@ pub enum Next {
     Follow,
     /// The packet begins a flow to the service in [`Scratch::choice`].
     First,
-    /// The packet begins a flow to the backend that it names itself ([`crate::forward`], `direct`).
+    /// The packet begins a flow to the backend that it names itself (`rare/direct`).
     Direct,
     /// The packet was sent by a process of this host.
     Host,
     /// The packet follows the flow, whose source is yet to be chosen.
     Masquerade,
-    /// The flow that was found is gone, as [`crate::forward`], `mend` has found out: the search starts over.
+    /// The flow that was found is gone, as `begin/mend` has found out: the search starts over.
     Again,
     /// The packet is refused, as [`Scratch::refusal`] says.
     Refuse,
@@ -60,7 +60,7 @@ pub struct Scratch {
     pub exit: Exit,
     /// The packet that an ICMP error quotes.
     pub quoted: Quoted,
-    /// The datagram that a fragment belongs to. Written and read by [`crate::forward`], `fragments`.
+    /// The datagram that a fragment belongs to. Written and read by `fragments`.
     pub fragment: Fragment,
     /// The role of the interface. Written when the whole path begins.
     pub role: Role,

@@ -16,7 +16,7 @@ pub(super) use ingress::ingress;
 
 /// The packet is for no Service.
 const NOT_OURS: Step<Next> = Err(Verdict::Pass(PassReason::NotOurs));
-/// Without settings the fast path gives up: only the whole parser knows the reason why some packets pass (mapped
+/// There are no settings yet. The fast path gives up instead: only the whole parser knows why some packets pass (mapped
 /// addresses).
 const NOT_READY: Step<Next> = Err(Verdict::Pass(PassReason::NotReady));
 /// The fast path ends here without a decision: the whole path begins.

@@ -17,7 +17,7 @@ pub fn enter(scratch: &mut Scratch, role: Role, side: Side) -> Stage {
     if side == Side::INGRESS { Stage::Ingress } else { Stage::Egress }
 }
 
-/// Handles any packet that comes in by an interface: for `explain` and tests, which run on the host.
+/// Handles any packet that comes in by an interface: for `explain` and tests, which run in user space.
 ///
 /// In the kernel a program runs one stage ([`enter`], [`run`]) and enters the program of the next.
 #[inline(always)]
@@ -30,7 +30,7 @@ pub fn ingress<P: Parts<T>, T: Tables>(
     all(packet, tables, scratch, role, Side::INGRESS)
 }
 
-/// Handles any packet that goes out by an interface, on the host as [`ingress`].
+/// Handles any packet that goes out by an interface, in user space as [`ingress`].
 #[inline(always)]
 pub fn egress<P: Parts<T>, T: Tables>(
     packet: &mut P,
@@ -88,6 +88,6 @@ fn error<P: Parts<T>, T: Tables>(packet: &mut P, tables: &T, scratch: &mut Scrat
     }
     // An echo request that is not answered comes here as well, with a refusal from the part before.
     packet.part(tables, scratch, Part::Refuse)?;
-    // The part before ends every path. The verifier does not know that, so the function needs a value here.
+    // `reject::part` ends every path, which its type does not say: this value is never used.
     Err(Verdict::Pass(PassReason::NotOurs))
 }

@@ -81,7 +81,7 @@ impl View {
             let [high, low, _, _] = u32::to_ne_bytes(word);
             (at + IPV6, [high, low])
         };
-        // The length is 0 in "BIG TCP" only, and no caller has such a packet: they handle fragments, SCTP and ICMP.
+        // A length of 0 ("BIG TCP", or forged) gives an end before the transport header: callers then find nothing to read.
         Some(end + usize::from(u16::from_be_bytes(length)))
     }
 

@@ -45,7 +45,7 @@ pub(super) fn claims(plan: &PortPlan) -> BTreeSet<(Frontend, FrontendKind)> {
 
 /// Returns the rank of two plans for one frontend of a port: a `ClusterIP` first, then one with source ranges.
 pub(super) const fn rank(plan: &FrontendPlan) -> (bool, bool, FrontendKind) {
-    (!matches!(plan.kind, FrontendKind::ClusterIp), !plan.sources, plan.kind)
+    (!matches!(plan.kind, FrontendKind::ClusterIp), !plan.checks_sources, plan.kind)
 }
 
 pub(super) fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
@@ -56,7 +56,7 @@ pub(super) fn flags(plan: &PortPlan, frontend: &FrontendPlan) -> Flags {
     };
     let when = |is: bool, flag: Flags| if is { flag } else { Flags(0) };
     kind.with(when(frontend.local_policy, Flags::LOCAL_POLICY))
-        .with(when(frontend.sources && !plan.sources.is_empty(), Flags::SOURCE_RANGES))
+        .with(when(frontend.checks_sources && !plan.sources.is_empty(), Flags::SOURCE_RANGES))
         .with(when(plan.anywhere, Flags::ANYWHERE))
 }
 

@@ -16,7 +16,7 @@ fn asked(name: &str, hosts: &[u8]) -> Change {
         ip: ip.into(),
         port: 80,
         local_policy: false,
-        sources: false,
+        checks_sources: false,
     };
     let endpoint = |host: &u8| EndpointPlan {
         ip: [10, 244, 0, *host].into(),

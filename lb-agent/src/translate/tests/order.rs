@@ -77,7 +77,7 @@ proptest! {
             let in_a_set = plan.endpoints.iter().any(|e| e.cluster || e.local);
             prop_assert!(!in_a_set || plan.anywhere);
             prop_assert!(internal || external || plan.endpoints.iter().all(|e| !e.local));
-            let checks = plan.frontends.iter().any(|f| f.sources);
+            let checks = plan.frontends.iter().any(|f| f.checks_sources);
             prop_assert_eq!(checks, !plan.sources.is_empty());
         }
     }

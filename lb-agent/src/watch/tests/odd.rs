@@ -46,7 +46,7 @@ async fn an_object_that_cannot_be_read_stays_and_is_named() {
         ]),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     assert_eq!(run.events(ObjectKind::Service, 5).await, ["list", "+a", "=b", "+c", "synced"]);
     assert_eq!(run.events(ObjectKind::Service, 3).await, ["=a", "+b", "+c"]);
     let problems: Vec<String> = run.view.problems().iter().map(ToString::to_string).collect();
@@ -63,7 +63,7 @@ async fn a_list_with_a_name_that_cannot_be_read_removes_nothing() {
         }
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "in part"]);
 }
 
@@ -80,7 +80,7 @@ async fn objects_are_listed_again_when_watches_bring_nothing() {
             ("services", true) => Answer::Ended(Vec::new()),
             _ => Answer::Hang,
         });
-        let mut run = run(script, None, ListMode::AtOnce);
+        let mut run = run(script, None, ListMode::Paged);
         assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "synced"]);
         assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "+b", "synced"]);
     }
@@ -127,7 +127,7 @@ async fn watches_that_end_at_once_wait_longer_each_time_and_are_called_an_outage
         _ => Answer::Hang,
     });
     let pace = Pace { most: Duration::from_mins(1), ..QUICK };
-    let run = run_at(script, None, ListMode::AtOnce, pace);
+    let run = run_at(script, None, ListMode::Paged, pace);
     run.until("a stale view", |run| {
         run.view.oldest().is_some_and(|(_, stale)| stale.reason.contains("each watch at once"))
     })
@@ -146,7 +146,7 @@ async fn watch_that_brought_events_restarts_without_delay() {
         _ => Answer::Hang,
     });
     let pace = Pace { first: Duration::from_mins(1), most: Duration::from_mins(1), ..QUICK };
-    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    let mut run = run_at(script, None, ListMode::Paged, pace);
     // A single delay would be longer than the time limit.
     assert_eq!(run.events(ObjectKind::Service, 52).await.len(), 52);
 }
@@ -160,7 +160,7 @@ async fn a_page_for_people_is_one_failure_however_many_lines_it_has() {
         _ => Answer::Hang,
     });
     let pace = Pace { first: Duration::from_secs(1), most: Duration::from_mins(1), ..QUICK };
-    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    let mut run = run_at(script, None, ListMode::Paged, pace);
     assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "synced", "+a"]);
 }
 
@@ -183,7 +183,7 @@ async fn a_list_may_take_longer_than_it_may_be_silent() {
         });
         let silence = Duration::from_secs(2);
         let pace = Pace { list_silence: silence, stream_silence: silence, ..QUICK };
-        let list = if streams { ListMode::Streaming } else { ListMode::AtOnce };
+        let list = if streams { ListMode::Streaming } else { ListMode::Paged };
         let mut run = run_at(script, None, list, pace);
         assert_eq!(run.events(ObjectKind::Service, 3).await, ["list", "+a", "synced"], "{streams}");
     }
@@ -197,7 +197,7 @@ async fn a_bookmark_of_the_past_is_a_new_list_of_any_age() {
         ("services", 2) => Answer::list("Service", &["a"], 40),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let events = run.events(ObjectKind::Service, 7).await;
     assert_eq!(events, ["list", "+a", "+b", "synced", "list", "+a", "synced"]);
     let asked: Vec<_> =
@@ -214,7 +214,7 @@ async fn a_list_of_the_past_is_not_taken_at_first() {
         ("services", 3) => Answer::list("Service", &["a"], 60),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let events = run.events(ObjectKind::Service, 8).await;
     assert_eq!(events, ["list", "+a", "synced", "list", "+a", "list", "+a", "synced"]);
 }
@@ -226,7 +226,7 @@ async fn an_outage_makes_each_kind_stale_at_once_and_a_wait_is_obeyed() {
             0 => Answer::Whole(list_of(&[], 5)),
             _ => Answer::Busy(code, 3_600),
         });
-        let run = run(script, None, ListMode::AtOnce);
+        let run = run(script, None, ListMode::Paged);
         run.until("four stale kinds", |run| {
             let kinds = run.view.kinds();
             let reason = format!("({code})");
@@ -263,7 +263,7 @@ async fn single_refusal_does_not_disable_pages_for_good() {
 
 #[tokio::test]
 async fn a_place_that_is_always_forgotten_is_no_tight_loop_of_lists() {
-    for list in [ListMode::AtOnce, ListMode::Streaming] {
+    for list in [ListMode::Paged, ListMode::Streaming] {
         let script = Script::new(|asked| match asked.resource() {
             "services" if asked.streams() => Answer::stream(&[
                 ("ADDED", "Service", "a", 1),
@@ -308,7 +308,7 @@ async fn one_forgotten_place_is_a_new_list_soon_even_after_an_outage() {
         }
     });
     let pace = Pace { most: Duration::from_mins(1), ..QUICK };
-    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    let mut run = run_at(script, None, ListMode::Paged, pace);
     assert_eq!(run.events(ObjectKind::Service, 6).await.len(), 6);
     let times = times.lock().expect("no panic").clone();
     // Eleven failures have doubled the other pause to two seconds, and at least half of it is waited.

@@ -19,7 +19,7 @@ async fn only_the_truncated_page_is_requested_again() {
         ("services", 2) => page("b", ""),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "+b", "synced"]);
     let asked = run.script.asked();
     let again = asked.iter().filter(|asked| asked.contains("continue=second")).count();
@@ -37,7 +37,7 @@ async fn list_with_expired_pages_is_read_in_one_piece() {
         ("services", 4) => Answer::list("Service", &["a", "b"], 8),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let whole = ["list", "+a", "+b", "synced"];
     assert_eq!(run.events(ObjectKind::Service, 6).await, [&["list", "+a"], &whole[..]].concat());
     assert_eq!(run.events(ObjectKind::Service, 4).await, whole);
@@ -56,7 +56,7 @@ async fn later_lists_of_a_server_that_did_not_divide_the_first_one_come_in_one_p
         ("services", 2) => Answer::list("Service", &["a"], 7),
         _ => Answer::Hang,
     });
-    let mut run = run(script, None, ListMode::AtOnce);
+    let mut run = run(script, None, ListMode::Paged);
     let lists = ["list", "+a", "synced", "list", "+a", "synced"];
     assert_eq!(run.events(ObjectKind::Service, 6).await, lists);
     let asked: Vec<_> =

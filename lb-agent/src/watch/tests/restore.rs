@@ -24,7 +24,7 @@ async fn is_noticed(failures: Vec<fn() -> Answer>, pace: Pace) {
         ("services", _) => Answer::list("Service", &["a"], 501),
         _ => Answer::Hang,
     });
-    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    let mut run = run_at(script, None, ListMode::Paged, pace);
     let events = run.events(ObjectKind::Service, 7).await;
     assert_eq!(events, ["list", "+a", "+b", "synced", "list", "+a", "synced"]);
     let asked = asked(&run);
@@ -63,7 +63,7 @@ async fn a_probe_that_shows_nothing_older_costs_no_list() {
         _ => Answer::Hang,
     });
     let pace = Pace { silence: Duration::from_millis(300), ..QUICK };
-    let mut run = run_at(script, None, ListMode::AtOnce, pace);
+    let mut run = run_at(script, None, ListMode::Paged, pace);
     assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "synced", "+a"]);
     run.until("the next watch", |run| asked(run).len() == 4).await;
     let asked = asked(&run);
@@ -85,7 +85,7 @@ async fn a_probe_that_is_refused_or_never_answered_holds_no_watch_up() {
             ("services", 2) => Answer::stream(&[("MODIFIED", "Service", "a", 6)]),
             _ => Answer::Hang,
         });
-        let mut run = run(script, None, ListMode::AtOnce);
+        let mut run = run(script, None, ListMode::Paged);
         assert_eq!(run.events(ObjectKind::Service, 4).await, ["list", "+a", "synced", "+a"]);
         run.until("fresh", |run| run.view.oldest().is_none()).await;
     }

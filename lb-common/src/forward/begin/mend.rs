@@ -48,7 +48,7 @@ fn mend_masquerade<T: Clock + Flows>(tables: &T, found: &mut Found) {
     found.key.write_leaving_key(&found.flow, &mut found.visited.key);
     found.flow.write_entry(Kind::MASQUERADE, &mut found.visited.flow);
     found.visited.flow.to = Tuple::NONE;
-    // A failure is not reported: the next packet of the client finds the gap again.
+    // A failure ends nothing: the next packet of the client finds the gap again.
     let _put: bool = tables.put_flow(&found.visited.key, &found.visited.flow);
 }
 

@@ -53,7 +53,7 @@ fn renumber<P: Packet, T: Node>(
     if old.source == new.source && old.source_port == new.source_port {
         return Some(());
     }
-    // Without a secret a stranger could predict identifications, and have fragments of his own joined to a datagram
+    // Without a secret a stranger could predict identifications, and have its own fragments joined to a datagram
     // (RFC 7739).
     let secret = tables.settings()?.node.secret;
     let other = hash::of_addresses(&old.source, &old.destination, secret);

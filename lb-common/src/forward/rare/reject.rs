@@ -66,7 +66,7 @@ pub(in crate::forward) fn part<P: Packet, T: Clock + Node>(
         return Err(Verdict::Pass(PassReason::OtherMachine));
     }
     // Never answer a RST (RFC 9293 3.10.7.1). For an error that quotes no ports its receiver finds no socket. This test
-    // precedes the limit, of which only answers are a part.
+    // precedes the limit, which counts only packets that get an answer.
     let view = &headers.view;
     if view.is_rst() || view.piece == wire::Piece::Later || chain(packet, view) > CHAIN {
         return Err(Verdict::Drop(DropReason::NotRejected));

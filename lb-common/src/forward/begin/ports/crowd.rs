@@ -21,7 +21,8 @@ pub(super) fn is_crowds(search: &PortSearch, reply: &FlowKey, occupant: &Flow) -
 /// ports tried: before, a free port may still be found.
 #[inline(always)]
 pub(super) fn has_another(search: &mut PortSearch, reply: &FlowKey, occupant: &Flow) -> bool {
-    // The first half of the tries looks for ports that cost nobody anything, and most searches end there (ADR 0025).
+    // The first half of the tries takes no port of a protected flow in use: one that is free, or that of a transient or
+    // idle flow, may be found, and most searches end there (ADR 0025).
     if search.tried <= PortSearch::MOST / 2 || !may_move(reply, occupant) {
         return false;
     }
