@@ -91,12 +91,12 @@ impl KubeProxyRemains {
     /// tuples of answers.
     ///
     /// Without the former a datagram would get another backend; without the latter a flow might get a port that is in
-    /// use. `next`: the time until the next check. An entry that expires before it is left out: the first datagram behind
-    /// its end, as of a sender with a period of 30 s, would meet neither rules nor a flow.
+    /// use. `next`: the time until the next check. An unanswered entry that expires before it is left out: the first
+    /// datagram behind its end, as of a sender with a period of 30 s, would meet neither rules nor a flow.
     fn hashes(&self, next: Duration) -> Vec<u64> {
         // A TCP segment itself shows whether it begins a connection.
         let datagrams = self.connections.iter().filter(|it| it.protocol != Protocol::TCP);
-        let datagrams = datagrams.filter(|it| !it.ends_within(next));
+        let datagrams = datagrams.filter(|it| it.is_answered() || !it.ends_within(next));
         let asked = datagrams.map(|it| hash::whole(&it.original, it.protocol));
         let answers = self.connections.iter().map(|it| hash::whole(&it.reply, it.protocol));
         asked.chain(answers).collect()

@@ -229,3 +229,16 @@ plain!(Peer = 48 { frontend, backend });
 /// Elements of `DIRECT_SEEN`, a power of two: hashes of packets from pods straight to a backend, each at the index of
 /// its last bits.
 pub const DIRECT_SEEN: u32 = 16_384;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn notes_are_compared_across_their_wrap() {
+        let at = |steps: u64| Flow::note(steps << Flow::NOTE_BITS);
+        assert_eq!([at(0), at(1), at(1 << 15)], [0x8000, 0x8001, 0x8000]);
+        assert_eq!(Flow::steps(at(0), at(1)), 1);
+        assert_eq!(Flow::steps(at((1 << 15) - 1), at((1 << 15) + 4)), 5);
+    }
+}

@@ -204,8 +204,6 @@ fn btf() -> Requirement {
     )
 }
 
-/// The programs keep what they know of a packet in per-CPU memory. With `CONFIG_PREEMPT_RT` another packet's program
-/// could run on the same CPU meanwhile and overwrite it.
 fn time_namespace() -> Requirement {
     lack(
         "a time namespace moves CLOCK_MONOTONIC, by which the programs measure the age of flows",
@@ -213,6 +211,8 @@ fn time_namespace() -> Requirement {
     )
 }
 
+/// The programs keep what they know of a packet in per-CPU memory. With `CONFIG_PREEMPT_RT` another packet's program
+/// could run on the same CPU meanwhile and overwrite it.
 fn realtime() -> Requirement {
     lack(
         "this is a CONFIG_PREEMPT_RT kernel: programs on one CPU may preempt each other",

@@ -36,8 +36,8 @@ pub struct Connection {
     pub original: Tuple,
     /// From the backend to the address that it answers to.
     pub reply: Tuple,
-    /// The attributes of the original tuple and of the id, by which the kernel identifies the entry. With the id it does
-    /// not take a later connection with this tuple for it (`ctnetlink_del_conntrack`).
+    /// The attributes of the original tuple and of the id, by which the kernel identifies the entry. With the id it
+    /// usually does not take a later connection with this tuple for it (`ctnetlink_del_conntrack`).
     named: Vec<u8>,
     family: u8,
     /// Seconds until its entry expires, if no packet comes.
@@ -70,13 +70,13 @@ impl Connection {
 
     /// Reports whether its entry expires within a time, if no packet comes.
     pub const fn ends_within(&self, time: Duration) -> bool {
-        self.left as u64 <= time.as_secs()
+        Duration::from_secs(self.left as u64).as_nanos() <= time.as_nanos()
     }
 
-    /// Makes a connection whose entry expires after this number of seconds.
+    /// Makes an unanswered connection whose entry expires after this number of seconds.
     #[cfg(test)]
-    pub(crate) const fn with_left(mut self, seconds: u32) -> Self {
-        self.left = seconds;
+    pub(crate) const fn unanswered(mut self, seconds: u32) -> Self {
+        (self.left, self.is_answered) = (seconds, false);
         self
     }
 

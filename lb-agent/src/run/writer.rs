@@ -238,10 +238,8 @@ impl<T: WriteTarget> Writer<T> {
         let mut done = 0;
         while let Some(op) = self.queue.pop_front() {
             let entry = MapEntry::of(&op);
-            if let Some(entry) = &entry {
-                // A newer write of the same entry replaces the one that was refused.
-                drop(self.aside.remove(entry));
-            }
+            // A newer write of the same entry replaces the one that was refused.
+            let refused = entry.and_then(|entry| self.aside.remove(&entry));
             if let Some(entry) = entry
                 && self.waits(&op)
             {
@@ -252,6 +250,7 @@ impl<T: WriteTarget> Writer<T> {
                 continue;
             }
             let Err(failure) = self.attempt(&op) else {
+                self.has_replaced |= refused.is_some_and(|refused| refused.is_served);
                 done += 1;
                 continue;
             };

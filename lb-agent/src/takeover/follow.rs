@@ -83,7 +83,7 @@ async fn follow(
         sleep(pause(was_under_way, took)).await;
         let is_programmed = is_programmed.load(Ordering::Relaxed);
         let began = Instant::now();
-        let next = pause(true, took);
+        let next = until_next(took);
         let looked = look(&maps, is_programmed.then(|| earlier.clone()), next).await;
         took = began.elapsed();
         let found = match looked {
@@ -115,6 +115,12 @@ async fn follow(
 fn pause(is_under_way: bool, took: Duration) -> Duration {
     let least = if is_under_way { OFTEN } else { SELDOM };
     least.max(took * SHARE)
+}
+
+/// Returns the time from the listing of connections to the next result, after a check that took `took`; at most half of
+/// netfilter's default for unanswered datagrams: those of an active sender stay.
+fn until_next(took: Duration) -> Duration {
+    (pause(true, took) + 2 * took + OFTEN).min(Duration::from_secs(15))
 }
 
 /// Returns the connections that are kube-proxy's; `None` if the search could not distinguish them.
@@ -231,7 +237,7 @@ mod tests {
             let connections = vec![Connection::between(protocol, asked)];
             let found = KubeProxyRemains { connections, ..KubeProxyRemains::default() };
             assert_eq!(found.hashes(OFTEN).len(), count, "{protocol:?}");
-            let connections = found.connections.iter().map(|it| it.clone().with_left(1)).collect();
+            let connections = found.connections.iter().map(|it| it.clone().unanswered(1)).collect();
             let ending = KubeProxyRemains { connections, ..KubeProxyRemains::default() };
             assert_eq!(ending.hashes(OFTEN).len(), 1, "{protocol:?}: of the answers alone");
         }

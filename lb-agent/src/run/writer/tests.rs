@@ -117,6 +117,22 @@ fn served_entry_stays_until_its_replacement_is_written() {
 }
 
 #[test]
+fn newer_write_of_a_refused_entry_replaces_the_served_one() {
+    let (mut writer, numbers) = (writer(1), Numbers::default());
+    writer.write(vec![put(1)], &numbers);
+    writer.maps.is_short = true;
+    let with = |id| {
+        let service = Service { id, ..Service::default() };
+        Op::PutService { frontend: frontend(1), service }
+    };
+    writer.write(vec![with(7)], &numbers);
+    assert!(!writer.take_replaced());
+    writer.maps.is_short = false;
+    writer.write(vec![with(7)], &numbers);
+    assert!(writer.take_replaced());
+}
+
+#[test]
 fn refused_new_entry_does_not_block_reuse() {
     let (mut writer, numbers) = (writer(0), Numbers::default());
     writer.write(vec![put(1)], &numbers);

@@ -2,7 +2,7 @@
 
 use crate::addr::Protocol;
 use crate::config::Settings;
-use crate::flow::{Entry, Flow, FlowKey, has_lasted};
+use crate::flow::{Entry, Flow, FlowKey};
 use crate::forward::choose::SECOND;
 use crate::forward::life::{self, tiers};
 use crate::tables::{Clock, Flows, Node};
@@ -17,20 +17,6 @@ pub(super) fn stale(settings: &Settings, protocol: Protocol) -> u64 {
     let unreplied = settings.node.lifetimes.unreplied;
     let seconds = if protocol == Protocol::TCP { LEAST } else { unreplied.max(LEAST) };
     u64::from(seconds) * SECOND
-}
-
-/// Nanoseconds for which a stream of datagrams keeps its port longer than [`stale`] says, without a packet.
-///
-/// It is transient only where its backend alone goes on to send: `reply` is its entry.
-#[inline(never)]
-pub(super) fn extra(settings: &Settings, protocol: Protocol, reply: &Flow) -> u64 {
-    let is_stream =
-        protocol == Protocol::UDP && reply.shown.established != 0 && has_lasted(reply, reply.seen);
-    if !is_stream {
-        return 0;
-    }
-    let stream = u64::from(settings.node.lifetimes.stream) * SECOND;
-    stream.saturating_sub(stale(settings, protocol))
 }
 
 /// Whether the flow of a reply is over.

@@ -1,6 +1,6 @@
 //! The search for a source port towards a backend, where other flows may have some of the ports.
 
-use super::over::{end_idle, end_idle_masquerade, extra, last_seen, stale};
+use super::over::{end_idle, end_idle_masquerade, last_seen, stale};
 use super::{crowd, put, take};
 use crate::addr::{Port, Protocol};
 use crate::config::Settings;
@@ -77,8 +77,6 @@ pub(super) fn try_port<P: Packet, T: Tables>(
         // lookup.
         if may_go && occupant.seen < search.silent_since {
             let seen = last_seen(tables, &reply.key, occupant, occupant_opposite);
-            // A stream counts as seen later by the time for which it lives longer.
-            let seen = seen.saturating_add(extra(settings, client.protocol, occupant));
             if seen < search.silent_since {
                 (search.oldest, search.silent_since) = (port, seen);
             }

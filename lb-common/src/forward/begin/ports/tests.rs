@@ -9,7 +9,7 @@ use crate::addr::{Endpoint, Port, Protocol};
 use crate::config::{NodeSettings, Settings};
 use crate::event::{DropReason, Event, Hook, PassReason, Translation, Verdict};
 use crate::fake::{Datagram, Fake, Meanwhile, Step, Transport, at, run, world};
-use crate::flow::{Flow, FlowKey, Kind, Shown, Side, Tuple};
+use crate::flow::{Flow, FlowKey, Kind, Side, Tuple};
 use crate::forward::PortSearch;
 use crate::hash;
 use crate::tables::Filters as _;
@@ -393,23 +393,4 @@ fn idle_flow_is_over_at_the_end_of_its_life() {
         assert_eq!(has_its_place, is_over, "idle for {seconds} s");
         assert_eq!(tables.counted(Event::PortShifted), u64::from(!is_over));
     }
-}
-
-/// A stream that the backend alone goes on to send is transient, and keeps its port as long as it lives.
-#[test]
-fn only_streams_of_datagrams_keep_their_port_for_longer() {
-    let settings = Settings::default();
-    let second = 1_000_000_000;
-    let entry = |age: u64, shown| {
-        let mut flow = Flow::new(Tuple::NONE, Kind::REPLY, 1_000 * second);
-        flow.begun = Flow::moment((1_000 - age) * second);
-        flow.shown = shown;
-        flow
-    };
-    let stream = entry(10, Shown::ESTABLISHED);
-    let extra = |protocol, flow: &Flow| super::over::extra(&settings, protocol, flow);
-    assert_eq!(extra(Protocol::UDP, &stream), 60 * second);
-    assert_eq!(extra(Protocol::TCP, &stream), 0);
-    assert_eq!(extra(Protocol::UDP, &entry(1, Shown::ESTABLISHED)), 0);
-    assert_eq!(extra(Protocol::UDP, &entry(10, Shown::NOTHING)), 0);
 }
