@@ -93,39 +93,48 @@ impl Manifests {
         }
     }
 
-    /// Reads what changed, in a thread for blocking calls. While the directory cannot be read, the read is repeated.
+    /// Reads what changed, and sends it. While the directory cannot be read, the read is repeated.
     async fn read(
         mut self,
         mut changes: ChangedFiles,
         view: &ViewHealth,
         events: &Sender<Event>,
     ) -> Result<Self, Gone> {
-        loop {
-            let of_reader = view.clone();
-            let reading = tokio::task::spawn_blocking(move || {
-                let found = self.directory.read(changes, &of_reader);
-                (self, found)
-            });
-            let (this, found) = match reading.await {
-                Ok(read) => read,
-                // A panic of the reader must not look like the end of the runtime.
-                Err(error) if error.is_panic() => resume_unwind(error.into_panic()),
-                Err(_ends) => return Err(Gone),
-            };
+        let found = loop {
+            let (this, found) = self.found(changes, view).await?;
             self = this;
             match found {
-                Ok(found) => {
-                    for kind in ObjectKind::ALL {
-                        view.fresh(kind);
-                    }
-                    for event in found {
-                        send(events, event).await?;
-                    }
-                    return Ok(self);
-                }
+                Ok(found) => break found,
                 Err(error) => changes = self.reopened(&error, view).await,
             }
+        };
+        for kind in ObjectKind::ALL {
+            view.fresh(kind);
         }
+        for event in found {
+            send(events, event).await?;
+        }
+        Ok(self)
+    }
+
+    /// Returns what changed, read in a thread for blocking calls.
+    async fn found(
+        mut self,
+        changes: ChangedFiles,
+        view: &ViewHealth,
+    ) -> Result<(Self, io::Result<Vec<Event>>), Gone> {
+        let view = view.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let found = self.directory.read(changes, &view);
+            (self, found)
+        });
+        reading.await.map_err(|error| {
+            // A panic of the reader must not look like the end of the runtime.
+            if error.is_panic() {
+                resume_unwind(error.into_panic());
+            }
+            Gone
+        })
     }
 
     /// Waits until the directory is back. Its last content stays in effect meanwhile.
