@@ -103,17 +103,16 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     flows.walk(Table::Transient, |key, flow| {
         if !is_suspect(&context.lifetimes, key, flow, now) {
             see(context, key, flow, &mut lost, &mut report.live);
-        } else if flow.is_forward() && draining_of(&context.draining, frontend(key)).count() > 0 {
+        } else if flow.is_forward() && !missing(context, key, &report.live).is_empty() {
             doubtful.push((*key, *flow));
         }
     })?;
     // Expired transient entries stay in the table until they are displaced, so they must not count as live. But an open
     // connection may be transient, too, where the table of protected flows is full.
     for (key, flow) in &doubtful {
-        let mut missing = draining_of(&context.draining, frontend(key));
-        let is_missing = missing.any(|frontend| !report.live.contains(&frontend));
-        if is_missing && !end::is_over(&flows, key, flow, &context.lifetimes, now)? {
-            report.live.extend(draining_of(&context.draining, frontend(key)));
+        let missing = missing(context, key, &report.live);
+        if !missing.is_empty() && !end::is_over(&flows, key, flow, &context.lifetimes, now)? {
+            report.live.extend(missing);
         }
     }
     let [room4, room6] = flows.capacities()?;
@@ -132,6 +131,12 @@ pub fn sweep(maps: &Maps, context: &Context, now: Duration) -> Result<Report, Er
     }
     report.forgotten = affinity::sweep(maps, now)?;
     Ok(report)
+}
+
+/// Returns the draining frontends of a forward entry for which no flow was found yet.
+fn missing(context: &Context, key: &FlowKey, live: &BTreeSet<Frontend>) -> Vec<Frontend> {
+    let draining = draining_of(&context.draining, frontend(key));
+    draining.filter(|frontend| !live.contains(frontend)).collect()
 }
 
 /// Records the draining frontend of an entry, or that its masquerade source is gone.

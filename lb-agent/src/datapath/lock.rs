@@ -74,15 +74,13 @@ impl Lock {
 
 /// Fails if an agent serves a directory; the error names its process.
 pub fn ensure_no_agent(dir: &Path) -> Result<(), Error> {
-    Lock::take(dir).map(drop)
+    without_agent(dir, || ())
 }
 
 /// Runs `work` while no agent serves a directory, and none can start there; the error names the agent's process.
 pub fn without_agent<T>(dir: &Path, work: impl FnOnce() -> T) -> Result<T, Error> {
-    let lock = Lock::take(dir)?;
-    let done = work();
-    drop(lock);
-    Ok(done)
+    let _lock = Lock::take(dir)?;
+    Ok(work())
 }
 
 /// Returns the process that holds a lock on a file, from `/proc/locks`.

@@ -70,7 +70,7 @@ impl Connection {
 
     /// Reports whether its entry expires within a time, if no packet comes.
     pub const fn ends_within(&self, time: Duration) -> bool {
-        Duration::from_secs(self.left as u64).as_nanos() <= time.as_nanos()
+        self.left as u64 <= time.as_secs()
     }
 
     /// Makes an unanswered connection whose entry expires after this number of seconds.

@@ -14,10 +14,10 @@ pub struct Hardware {
 
 /// Drivers that `auto` leaves without XDP, and the reason.
 ///
-/// The names are those of `ETHTOOL_GDRVINFO`, not of modules. The reasons are in the function of the driver that installs
-/// a program: `virtnet_xdp_set`; `bnxt_xdp_set`, `qede_xdp_set`, `otx2_xdp_setup` and `nicvf_xdp_setup`, which restart the
-/// card for each program, also for one that replaces another; `vmxnet3_xdp_set`, whose packets were too long before Linux
-/// 6.15 (kernel commit 4c2227656d90); `xennet_xdp_set` of xen-netfront.
+/// The names are those of `ETHTOOL_GDRVINFO`, not of modules. The reasons are in the function of the driver that
+/// installs a program: `virtnet_xdp_set`; `bnxt_xdp_set`, `qede_xdp_set`, `otx2_xdp_setup` and `nicvf_xdp_setup`, which
+/// restart the card for each program, also for one that replaces another; `vmxnet3_xdp_set`, whose packets were too
+/// long before Linux 6.15 (kernel commit 4c2227656d90); `xennet_xdp_set` of xen-netfront.
 const SKIPPED: [(&[&str], &str); 4] = [
     (&["virtio_net"], "would turn off its receive offloads"),
     (
@@ -37,6 +37,7 @@ pub fn refusal(
     has_calico: bool,
 ) -> Option<String> {
     let driver = &hardware.driver;
+    let fault = fault(driver);
     match setting {
         Acceleration::Off => Some("acceleration is off".to_owned()),
         _ if link.head == Head::Ip => {
@@ -47,8 +48,8 @@ pub fn refusal(
             let kind = if driver.is_empty() { "software" } else { driver };
             Some(format!("skipped, XDP is slower than tc on virtual interfaces ({kind})"))
         }
-        Acceleration::Auto if fault(driver).is_some() => {
-            fault(driver).map(|why| format!("skipped, {driver} {why}"))
+        Acceleration::Auto if fault.is_some() => {
+            fault.map(|why| format!("skipped, {driver} {why}"))
         }
         // The kernel refuses to remove a program of a link. Felix tries it again before each update of its rules, which
         // delays the network of new pods (projectcalico/calico#5250).

@@ -125,7 +125,7 @@ pub(super) struct Writer<T> {
     aside: BTreeMap<MapEntry, RefusedEntry>,
     /// The refused entry that was retried last.
     tried: Option<MapEntry>,
-    /// A retry has replaced an entry that packets used.
+    /// An entry that packets used, and whose change was refused, has been replaced.
     has_replaced: bool,
 }
 
@@ -181,7 +181,7 @@ impl<T: WriteTarget> Writer<T> {
         before != self.aside.len()
     }
 
-    /// Returns whether a retry has replaced an entry that packets used, since this was called last.
+    /// Returns whether an entry that packets used was replaced after a refusal, since this was called last.
     pub(super) const fn take_replaced(&mut self) -> bool {
         std::mem::replace(&mut self.has_replaced, false)
     }
