@@ -160,8 +160,8 @@ pub fn heeds_node_addresses(spec: &ServiceSpec) -> bool {
     !spec.source_ranges.is_empty() && !spec.vips.is_empty()
 }
 
-/// Reports whether the external policy is Local. It counts only for a Service that is reachable from outside, by its type
-/// or by external IPs (contract 1.4).
+/// Reports whether the external policy is Local. It counts only for a Service that is reachable from outside, by its
+/// type or by external IPs (contract 1.4).
 pub fn external_policy_is_local(spec: &ServiceSpec) -> bool {
     spec.external_local && reachable_from_outside(spec)
 }

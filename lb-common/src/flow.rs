@@ -67,13 +67,13 @@ pub struct Flow {
     pub kind: Kind,
     /// [`Flow::MASQUERADED`] and the other bits.
     pub flags: u8,
-    /// Forward entries of TCP: [`Flow::note`] of a SYN to an idle connection whose backend was removed. It counts for two
-    /// minutes, again whenever [`Flow::note`] has wrapped, and until the backend answers. 0: none.
+    /// Forward entries of TCP: [`Flow::note`] of a SYN to an idle connection whose backend was removed. It counts for
+    /// two minutes, again whenever [`Flow::note`] has wrapped, and until the backend answers. 0: none.
     pub noted: u16,
     /// Flags that packets of this direction have shown.
     pub shown: Shown,
-    /// Forward entries of datagrams: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last looked
-    /// up.
+    /// Forward entries of datagrams: [`crate::config::ServiceRanges::frontends_epoch`] when the frontend was last
+    /// looked up.
     pub frontends_epoch: u32,
     /// Reply entries: index of the interface by which the client's packets came, where it is known.
     pub client_device: u32,

@@ -225,8 +225,8 @@ fn transport<P: Packet>(packet: &P, headers: &mut Headers) -> Result<(), PassRea
     let tuple = &mut headers.key.tuple;
     let view = &mut headers.view;
     (tuple.source_port, tuple.destination_port) = (Port::NONE, Port::NONE);
-    // Only a first fragment may end there (RFC 1858 3 has the attack). A whole packet that ends there fails at the reads
-    // below, or yields bytes of the padding as ports, and its receiver drops it.
+    // Only a first fragment may end there (RFC 1858 3 has the attack). A whole packet that ends there fails at the
+    // reads below, or yields bytes of the padding as ports, and its receiver drops it.
     if view.piece == Piece::First && ends_early(packet, view) {
         view.piece = Piece::Short;
     }

@@ -126,8 +126,8 @@ extern "C" fn flow_add(key: *const FlowKey, flow: *const Flow) -> i32 {
         let Some(key) = key6(key) else { return NO_MEMORY };
         if is_protected { TRANSIENT6.get_ptr(key).is_some() } else { FLOWS6.get_ptr(key).is_some() }
     };
-    // New entries are transient, and an entry that moves on another CPU has a copy in the transient table at that moment
-    // (`forward/life/tiers`), so no key is missed between the two tests.
+    // New entries are transient, and an entry that moves on another CPU has a copy in the transient table at that
+    // moment (`forward/life/tiers`), so no key is missed between the two tests.
     if is_taken { EXISTS } else { write(key, flow, NO_EXIST) }
 }
 
@@ -146,9 +146,9 @@ extern "C" fn flow_put(key: *const FlowKey, flow: *const Flow) -> i32 {
 
 /// Writes an entry, and looks one in a transient table up once.
 ///
-/// The kernel displaces those entries first that were never looked up (`kernel/bpf/bpf_lru_list.c`). Searches for source
-/// ports look up many entries of a flood again and again. Beside them, an entry without this lookup was displaced within
-/// 0.2 ms: the packet that had made a masquerade left the node without it.
+/// The kernel displaces those entries first that were never looked up (`kernel/bpf/bpf_lru_list.c`). Searches for
+/// source ports look up many entries of a flood again and again. Beside them, an entry without this lookup was
+/// displaced within 0.2 ms: the packet that had made a masquerade left the node without it.
 #[inline(always)]
 fn write(key: &FlowKey, flow: &Flow, flags: u64) -> i32 {
     let is_protected = flow.is_protected();

@@ -135,7 +135,7 @@ fn feature_gates(t: &mut Taking, config: &mut Config, proxy: &ProxyFlags) {
     let ignored =
         ignored.map(|(name, _)| format!("--feature-gates: {name}: has no effect here, ignored"));
     config.warnings.extend(ignored);
-    // Of a gate that is given twice the last value counts, as with Go's flags.
+    // The last value of a gate that is given twice counts, as with Go's flags.
     let allowed = gates.rev().find(|(name, _)| name == EXTERNAL_IPS_GATE).map(|(_, is_on)| *is_on);
     t.flag(&mut config.external_ips, "feature-gates", allowed);
 }

@@ -34,9 +34,9 @@ impl Datapath {
             let hands_over = self.hands_over() && !self.held.contains_key(&path);
             let mode = LinkMode::at_device(role, direction, hands_over);
             let name = role.program(direction);
-            // Where an earlier run was killed while it moved a link, two links remain. If no maps are handed over, nothing
-            // needs the second one, and both would see each packet until the end of an upgrade, which waits for the API
-            // server.
+            // Where an earlier run was killed while it moved a link, two links remain. If no maps are handed over,
+            // nothing needs the second one, and both would see each packet until the end of an upgrade, which waits for
+            // the API server.
             let is_halfway =
                 !self.hands_over() && undo_move_aside(&path).map_err(|error| error.named(name))?;
             let is_unpinned = self.is_held(&path) && !path.exists();

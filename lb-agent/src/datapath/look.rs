@@ -42,8 +42,8 @@ pub(super) enum Look {
     Link { link: u32, program: u32 },
 }
 
-/// Inspects the link behind a pin. On a file system that was mounted read-only the kernel opens no pin: then `held`, the
-/// link that this run made there, is inspected.
+/// Inspects the link behind a pin. On a file system that was mounted read-only the kernel opens no pin: then `held`,
+/// the link that this run made there, is inspected.
 pub(super) fn look(
     path: &Path,
     held: Option<&OwnedFd>,

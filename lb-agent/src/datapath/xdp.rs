@@ -34,8 +34,8 @@ pub(super) fn attach(links: &Path, program: BorrowedFd<'_>, index: u32) -> Resul
     Ok(link)
 }
 
-/// Detaches the program from an interface, if it is there. No packet meets it when this returns: tc programs may take
-/// packets for untranslated ones from now on (ADR 0012).
+/// Detaches the program from an interface, if it is there. No new packet meets it when this returns: tc programs may
+/// take packets for untranslated ones from now on (ADR 0012).
 pub(super) fn detach(links: &Path, index: u32) -> Result<(), Error> {
     detach_and_unpin(&of_xdp(links, index))
 }

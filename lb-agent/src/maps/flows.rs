@@ -236,8 +236,8 @@ impl FlowMaps<'_> {
         let (v4, v6): (Vec<FlowKey>, Vec<FlowKey>) = keys.iter().partition(|key| key.is_v4());
         let v4: Vec<Raw<FlowKey4>> = v4.iter().map(|key| Raw(FlowKey4::of(key))).collect();
         let v6: Vec<Raw<FlowKey>> = v6.into_iter().map(Raw).collect();
-        // Transient entries are deleted first: between the passes packets still find the protected entry. With the older
-        // transient copy they would protect the flow again, beside a reply that is about to be removed.
+        // Transient entries are deleted first: between the passes packets still find the protected entry. With the
+        // older transient copy they would protect the flow again, beside a reply that is about to be removed.
         for table in [Table::Transient, Table::Protected] {
             let (map4, map6, [name4, name6]) = *self.of(table);
             walk::remove(map4.data(), &v4).map_err(batched(name4))?;

@@ -1,8 +1,8 @@
 //! The entries of `SERVICES`: which services claim a frontend, which one has it, and what is written.
 //!
 //! A frontend that several services claim goes to the one whose `ClusterIP` it is, else to the oldest of those with
-//! endpoints (`MirroredPort::claim_rank`). An entry that no service claims any more stays as a draining one while TCP or
-//! SCTP flows may still use it.
+//! endpoints (`MirroredPort::claim_rank`). An entry that no service claims any more stays as a draining one while TCP
+//! or SCTP flows may still use it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

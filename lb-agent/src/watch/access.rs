@@ -49,8 +49,8 @@ impl Server {
                 Ok(text) if !text.trim().is_empty() || config.auth_info.token.is_none() => {
                     config.auth_info.token = Some(SecretString::from(text.trim()));
                 }
-                // A file is empty while it is being written: until then the token of the kubeconfig counts, as in client-go
-                // (`bearerAuthRoundTripper` in its package `transport`).
+                // A file is empty while it is being written: until then the token of the kubeconfig counts, as in
+                // client-go (`bearerAuthRoundTripper` in its package `transport`).
                 Ok(_) => {}
                 Err(_) if config.auth_info.token.is_some() => {}
                 Err(source) => return Err(ClientError::Token { file, source }),

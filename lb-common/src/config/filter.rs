@@ -1,7 +1,7 @@
 //! A filter of addresses: each address stands for one of 4,096 bits.
 //!
-//! A packet for no Service whose destination has a set bit costs a lookup of a flow and one of a frontend; from a pod it
-//! leaves the fast path, too. With 1,000 addresses that is a quarter of all destinations, with 100 one of forty.
+//! A packet for no Service whose destination has a set bit costs a lookup of a flow and one of a frontend; from a pod
+//! it leaves the fast path, too. With 1,000 addresses that is a quarter of all destinations, with 100 one of forty.
 
 use crate::addr::Ip;
 use crate::layout::plain;

@@ -46,8 +46,8 @@ fn judge<T: Filters>(tables: &T, settings: &Settings, headers: &Headers) -> Step
 /// another port.
 #[inline(always)]
 pub(super) fn conflicts<T: Filters>(tables: &T, settings: &Settings, reply: &FlowKey) -> bool {
-    // A drain has no list of netfilter's tuples. What begins then (direct flows, masquerades of own connections) relies on
-    // the reservations of `cleanup --drain` (ADR 0031).
+    // A drain has no list of netfilter's tuples. Direct flows and masquerades of own connections, which may begin then,
+    // rely on the reservations of `cleanup --drain` (ADR 0031).
     settings.has(Settings::TAKE_OVER) && is_taken(tables, reply)
 }
 

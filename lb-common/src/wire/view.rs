@@ -81,7 +81,8 @@ impl View {
             let [high, low, _, _] = u32::to_ne_bytes(word);
             (at + IPV6, [high, low])
         };
-        // A length of 0 ("BIG TCP", or forged) gives an end before the transport header: callers then find nothing to read.
+        // A length of 0 ("BIG TCP", or forged) gives an end before the transport header: callers then find nothing to
+        // read.
         Some(end + usize::from(u16::from_be_bytes(length)))
     }
 

@@ -1,7 +1,8 @@
 //! The end of a TCP connection, as far as packets claim it.
 //!
 //! A FIN or RST may be forged, late or duplicated, so it removes nothing. One that is only claimed limits the idle time
-//! of its flow; a proven RST, or FINs of both ends, make its entries transient. Packets that still arrive are translated.
+//! of its flow; a proven RST, or FINs of both ends, make its entries transient. Packets that still arrive are
+//! translated.
 
 use crate::flow::{Flow, Shown};
 use crate::packet::Packet;
@@ -121,8 +122,8 @@ pub(in crate::forward) fn reset<P: Packet, T: Clock + Flows>(
     let is_proven = !has_opposite || is_proven(packet, view, found, 0);
     let shown = if is_proven { Shown::RST } else { Shown::CLAIMED };
     // The first RST that may be forged makes the life of the flow shorter, so it counts as traffic: the flow may have
-    // been silent for longer. Later ones do not: a host that has a removed backend's address by now answers each SYN so,
-    // and the connection has to move in the end (`follow`).
+    // been silent for longer. Later ones do not: a host that has a removed backend's address by now answers each SYN
+    // so, and the connection has to move in the end (`follow`).
     let renews = is_proven || found.flow.shown.claimed & Shown::CLAIMED.claimed == 0;
     let now = Flow::seen_at(tables.now(), tables.tick());
     let seen = if renews { now } else { found.flow.seen };

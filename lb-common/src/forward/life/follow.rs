@@ -14,8 +14,8 @@ use crate::wire::{View, tcp};
 /// Nanoseconds of silence after which a SYN may take the tuple of an open connection whose backend was removed, if the
 /// backend does not answer.
 const ABANDONED: u64 = 120 * SECOND;
-/// Steps of [`Flow::note`] after which a SYN counts as unanswered, 1.1 to 2.2 s: more than the second after which a client
-/// sends it again. The third SYN comes after 2 s (Linux 6.5 and later) or 3 s, and usually counts.
+/// Steps of [`Flow::note`] after which a SYN counts as unanswered, 1.1 to 2.2 s: more than the second after which a
+/// client sends it again. The third SYN comes after 2 s (Linux 6.5 and later) or 3 s, and usually counts.
 const PATIENCE: u16 = 2;
 /// Steps of [`Flow::note`] for which a SYN counts as unanswered: less than [`ABANDONED`], so that no packet came after
 /// it, and longer than the longest interval between two SYNs of a client.
@@ -73,9 +73,9 @@ pub(in crate::forward) fn is_translated_later<P: Packet>(
 /// Whether a packet may follow the flow found for it, or needs a new choice of backend.
 ///
 /// The choice is new for datagrams and INITs in flows whose backend or service was removed. For TCP it is new where a
-/// SYN meets a closed connection. The same holds for an unanswered connection whose backend was removed, and for an idle
-/// one if that backend has not answered an earlier SYN. An unprotected flow that a pod began in the name of a client
-/// outside ends with a SYN, INIT or datagram of that client.
+/// SYN meets a closed connection. The same holds for an unanswered connection whose backend was removed, and for an
+/// idle one if that backend has not answered an earlier SYN. An unprotected flow that a pod began in the name of a
+/// client outside ends with a SYN, INIT or datagram of that client.
 ///
 /// An INIT does not wait for silence as a SYN does ([`takes_syn`]): no entry shows whether an association has ended,
 /// and clients with a fixed port open the next one from that port (ADR 0025).
@@ -149,9 +149,9 @@ fn takes_syn<T: Clock + Flows + Services>(
     false
 }
 
-/// Whether the backend of a connection that is idle for [`ABANDONED`] has left a SYN of its client without an answer. The
-/// first SYN is noted in the entry: a backend that was removed as an endpoint may still have the connection, and the SYN
-/// may be forged.
+/// Whether the backend of a connection that is idle for [`ABANDONED`] has left a SYN of its client without an answer.
+/// The first SYN is noted in the entry: a backend that was removed as an endpoint may still have the connection, and
+/// the SYN may be forged.
 #[inline(always)]
 fn is_silent<T: Flows>(tables: &T, found: &Found, now: u16) -> bool {
     let waited = Flow::steps(found.flow.noted, now);

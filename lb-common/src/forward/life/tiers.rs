@@ -3,8 +3,8 @@
 //! Every flow begins in the tables `TRANSIENT4` and `TRANSIENT6`, where the newest displaces the oldest: all flows that
 //! a flood begins stay there. Once both ends have spoken, all entries of the flow are copied to `FLOWS4` or `FLOWS6`,
 //! where no other flow takes their place; once it is over they move back (ADR 0025). The protected table is looked up
-//! first. An entry is found at every moment: the transient copy of a protected one stays behind, and one that moves back
-//! is written there before it is removed.
+//! first. An entry is found at every moment: the transient copy of a protected one stays behind, and one that moves
+//! back is written there before it is removed.
 
 use crate::addr::{Ip, Protocol};
 use crate::event::Event;
@@ -17,8 +17,8 @@ use crate::tables::{Clock, Flows, Services};
 /// A datagram flow must also have lasted: a request and a reply do not prove that the client has the address that it
 /// claims.
 ///
-/// Where only the backend goes on to send, the other entries keep their places by the lookup that its packets make here:
-/// the kernel displaces first what is not looked up, and the flow would end at the next pause.
+/// Where only the backend goes on to send, the other entries keep their places by the lookup that its packets make
+/// here: the kernel displaces first what is not looked up, and the flow would end at the next pause.
 #[inline(never)]
 pub(in crate::forward) fn raise<T: Clock + Flows + Services>(
     tables: &T,

@@ -23,7 +23,7 @@ pub struct Begin {
     pub masquerade: bool,
     /// The client may be a pod of this node ([`Flow::OF_POD`]).
     pub is_of_pod: bool,
-    /// The port of the first packet cannot change (SCTP in fragments): the first packet of a flow that needs another port is dropped.
+    /// The port of the first packet cannot change (SCTP in fragments): the packet is dropped if its flow needs another.
     pub port_stays: bool,
     /// A client that is its own backend gets its packet back on its interface, from an address that stands for the
     /// client (hairpin).
