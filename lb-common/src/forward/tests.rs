@@ -1,10 +1,7 @@
 //! The path of a packet on this host: every fixture, and what must hold for all of them.
 
-use core::fmt::Write as _;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
-use std::format;
-use std::net::Ipv6Addr;
 use std::string::String;
 use std::vec::Vec;
 
@@ -14,10 +11,10 @@ use crate::fake::{
     Datagram, Fake, Fixture, Step, Transport, assert_packet_eq, at, fixtures, is_fast, run, run_in,
     run_whole, world, wrong_checksums,
 };
-use crate::flow::{Flow, FlowKey, Tuple};
 use crate::forward::Scratch;
 use crate::wire::tcp;
 
+mod entries;
 mod exits;
 mod lives;
 mod origins;
@@ -39,22 +36,6 @@ fn every_fixture_ends_as_expected() {
     assert!(failed.is_empty(), "{failed:#?}");
 }
 
-/// The counts in the fixtures say how many entries a case leaves; this says which, and what is in them.
-#[test]
-fn every_fixture_leaves_the_entries_that_it_should() {
-    let mut text = String::new();
-    for Fixture { name, tables, steps, .. } in fixtures::all() {
-        for step in &steps {
-            let _verdict = run(step, &tables);
-        }
-        let _written = writeln!(text, "{name}");
-        for (key, flow) in tables.all_flows() {
-            let _written = writeln!(text, "  {}{}", entry(&key, &flow), age(&flow, &tables));
-        }
-    }
-    insta::assert_snapshot!("entries", text);
-}
-
 /// In the kernel, working memory is what the packet before has left there.
 #[test]
 fn leftovers_in_working_memory_change_nothing() {
@@ -67,66 +48,9 @@ fn leftovers_in_working_memory_change_nothing() {
             assert_eq!(run_in(step, &tables, &mut scratch), run_whole(step, &clean), "{name}");
         }
         assert_eq!(tables.all_flows(), clean.all_flows(), "{name}");
+        assert_eq!(entries::other_records(&tables), entries::other_records(&clean), "{name}");
         assert_eq!(tables.events, clean.events, "{name}");
     }
-}
-
-/// How long ago an entry was seen, and its flow begun, where that is not now.
-fn age(flow: &Flow, tables: &Fake) -> String {
-    let now = tables.clock.get();
-    let seconds = |time: u64| (now >> 16).saturating_sub(time >> 16) / (1_000_000_000 >> 16);
-    let (seen, begun) = (seconds(flow.seen), seconds(u64::from(flow.begun) << Flow::MOMENT_BITS));
-    let text = |what: &str, seconds| {
-        if seconds == 0 { String::new() } else { format!(" {what} {seconds} s ago") }
-    };
-    text("seen", seen) + &text("begun", begun)
-}
-
-/// An entry, but for its times.
-fn entry(key: &FlowKey, flow: &Flow) -> String {
-    let Flow { to, service, backend, epoch, kind, flags, shown, .. } = flow;
-    let Flow { noted, frontends_epoch, client_device, expected, .. } = flow;
-    let side = ["in", "out"][usize::from(key.side.0)];
-    let kind =
-        ["", "forward", "reply", "masquerade", "unmasquerade", "hairpin"][usize::from(kind.0)];
-    let flags = [
-        (Flow::MASQUERADED, " masqueraded"),
-        (Flow::PROTECTED, " protected"),
-        (Flow::ANSWER, " answer"),
-        (Flow::STICKY, " sticky"),
-        (Flow::OF_POD, " of_pod"),
-    ]
-    .map(|(flag, name)| if flags & flag == 0 { "" } else { name })
-    .concat();
-    let shown = [
-        (shown.established, " established"),
-        (shown.fin, " fin"),
-        (shown.rst, " rst"),
-        (shown.claimed, " claimed"),
-    ]
-    .map(|(byte, name)| if byte == 0 { "" } else { name })
-    .concat();
-    let noted = if *noted == 0 { String::new() } else { format!(" noted {noted}") };
-    format!(
-        "{} {side} {} {kind} {} service {service} row {backend} epoch {epoch} frontends {frontends_epoch} device {client_device} expects {expected}{flags}{shown}{noted}",
-        key.protocol.0,
-        ends(&key.tuple),
-        ends(to),
-    )
-}
-
-fn ends(tuple: &Tuple) -> String {
-    let end = |ip: &Ip, port: &Port| {
-        let port = port.get();
-        if ip.is_v4() {
-            let [a, b, c, d] = ip.v4_octets();
-            format!("{a}.{b}.{c}.{d}:{port}")
-        } else {
-            format!("[{}]:{port}", Ipv6Addr::from(ip.octets()))
-        }
-    };
-    let Tuple { source, destination, source_port, destination_port } = tuple;
-    format!("{} > {}", end(source, source_port), end(destination, destination_port))
 }
 
 #[test]
@@ -204,6 +128,7 @@ fn fast_path_and_whole_path_decide_alike() {
             }
             assert_eq!(run_whole(step, &other), (verdict, out), "{name}");
             assert_eq!(tables.all_flows(), other.all_flows(), "{name}");
+            assert_eq!(entries::other_records(&tables), entries::other_records(&other), "{name}");
             assert_eq!(*tables.events.borrow(), *other.events.borrow(), "{name}");
         }
     }
