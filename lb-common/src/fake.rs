@@ -5,7 +5,6 @@
 #![expect(clippy::panic, reason = "test doubles: a broken fixture must stop the test that uses it")]
 
 use core::ops::RangeInclusive;
-use std::format;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::addr::{Endpoint, Ip, Port, Protocol};
@@ -56,9 +55,8 @@ pub const fn masqueraded_flow(
 
 /// An address in its usual text form.
 pub fn ip(text: &str) -> Ip {
-    match text.parse() {
-        Ok(IpAddr::V4(address)) => Ip::v4(address.octets()),
-        Ok(IpAddr::V6(address)) => Ip::v6(address.octets()),
+    match text.parse::<IpAddr>() {
+        Ok(address) => Ip::from(address),
         Err(error) => panic!("{text}: {error}"),
     }
 }
@@ -69,5 +67,5 @@ pub fn at(text: &str) -> Endpoint {
         Ok(socket) => socket,
         Err(error) => panic!("{text}: {error}"),
     };
-    Endpoint::new(ip(&format!("{}", socket.ip())), Port::new(socket.port()))
+    Endpoint::new(Ip::from(socket.ip()), Port::new(socket.port()))
 }

@@ -2,7 +2,7 @@
 
 use core::cmp::Ordering;
 use core::hash::{Hash, Hasher};
-#[cfg(feature = "host")]
+#[cfg(any(test, feature = "host"))]
 use core::net::IpAddr;
 
 use crate::layout::{Plain, named, sealed};
@@ -75,7 +75,7 @@ impl Ord for Ip {
     }
 }
 
-#[cfg(feature = "host")]
+#[cfg(any(test, feature = "host"))]
 impl From<IpAddr> for Ip {
     fn from(ip: IpAddr) -> Self {
         match ip {
@@ -85,7 +85,7 @@ impl From<IpAddr> for Ip {
     }
 }
 
-#[cfg(feature = "host")]
+#[cfg(any(test, feature = "host"))]
 impl From<Ip> for IpAddr {
     fn from(ip: Ip) -> Self {
         if ip.is_v4() { Self::from(ip.v4_octets()) } else { Self::from(ip.octets()) }
@@ -246,7 +246,6 @@ mod tests {
         assert!(!Ip::cookie(u64::MAX).is_v4());
     }
 
-    #[cfg(feature = "host")]
     #[test]
     fn addresses_of_both_families_are_converted_and_back() {
         for text in ["10.0.0.1", "0.0.0.0", "fd00::1", "::"] {

@@ -47,9 +47,7 @@ fn leftovers_in_working_memory_change_nothing() {
         for step in &steps {
             assert_eq!(run_in(step, &tables, &mut scratch), run_whole(step, &clean), "{name}");
         }
-        assert_eq!(tables.all_flows(), clean.all_flows(), "{name}");
-        assert_eq!(entries::other_records(&tables), entries::other_records(&clean), "{name}");
-        assert_eq!(tables.events, clean.events, "{name}");
+        entries::assert_left_alike(&tables, &clean, &name);
     }
 }
 
@@ -127,9 +125,7 @@ fn fast_path_and_whole_path_decide_alike() {
                 decided.insert((step.hook, verdict.index()));
             }
             assert_eq!(run_whole(step, &other), (verdict, out), "{name}");
-            assert_eq!(tables.all_flows(), other.all_flows(), "{name}");
-            assert_eq!(entries::other_records(&tables), entries::other_records(&other), "{name}");
-            assert_eq!(*tables.events.borrow(), *other.events.borrow(), "{name}");
+            entries::assert_left_alike(&tables, &other, &name);
         }
     }
     let (ours, theirs) = (Verdict::Translated, Verdict::Pass(PassReason::NotOurs));
